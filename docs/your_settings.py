@@ -72,7 +72,7 @@ def answer(settings: str) -> Explanation:
 
 def words(found: Explanation) -> str:
     """Return the answer in one cell of a table."""
-    if found.unbounded or found.worst is None:
+    if found.unbounded:
         return f"**none**: {'; '.join(found.unbounded)}"
     of_one = " of one round" if any("one round" in one for one in found.missing) else ""
     text = f"one {found.worst.unit}; epsilon{of_one} at most **{upwards(found.epsilon)}** "

@@ -38,13 +38,12 @@ def _show(found: Explanation) -> None:
     out = console()
     table = Table(show_header=False, title=f"{found.library}: what these settings promise")
     worst = found.worst
-    if worst is not None:
-        table.add_row("Unit", f"one {worst.unit}")
-        of_one = "Epsilon of one round, at most" if any("one round" in one for one in found.missing) else ""
-        table.add_row(of_one or "Epsilon, at most", _epsilon_text(found.epsilon))
-        table.add_row("worst reading", f"{worst.adjacency}, {worst.sampling}, delta {upwards(worst.delta)}")
-        if 0 < found.at_least < math.inf and not found.unbounded:
-            table.add_row("Epsilon, at least", f"{downwards(found.at_least)} (whichever reading ran)")
+    table.add_row("Unit", f"one {worst.unit}")
+    of_one = "Epsilon of one round, at most" if any("one round" in one for one in found.missing) else ""
+    table.add_row(of_one or "Epsilon, at most", _epsilon_text(found.epsilon))
+    table.add_row("worst reading", f"{worst.adjacency}, {worst.sampling}, delta {upwards(worst.delta)}")
+    if 0 < found.at_least < math.inf and not found.unbounded:
+        table.add_row("Epsilon, at least", f"{downwards(found.at_least)} (whichever reading ran)")
     for words in found.unbounded:
         table.add_row("Unbounded", words)
     for opening in found.openings:
@@ -57,8 +56,7 @@ def _show(found: Explanation) -> None:
         table.add_row("Missing", words)
     for words in found.contradictions:
         table.add_row("Contradiction", words)
-    if found.dpfed:
-        table.add_row("With dpfed", found.dpfed)
+    table.add_row("With dpfed", found.dpfed)
     out.print(table)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from accounting import Plan, budget
-from accounting.budget import GaussianNoise
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.planned import sampling_of_keys
@@ -45,24 +44,14 @@ class Reading:
     left_out_moves_twice: bool = False
     count_std: float | None = None
 
-    @property
-    def without_sampling(self) -> Reading:
-        """The reading with everyone in every round, whose epsilon is at least as large."""
-        return replace(self, sampling="all")
+    def epsilon(self) -> float:
+        """Return an upper bound of this reading; infinite without an account.
 
-    def bounds(self) -> tuple[float, float]:
-        """Return (lower bound, epsilon).
-
-        Claim: epsilon is an upper bound, the first number a lower bound on every account of this reading. Amplification
-        is used for Poisson sampling, and for a fixed size, only.
+        Claim: what runs as this reading says is (epsilon, delta)-DP. Only Poisson sampling and fixed sizes amplify.
         Source: accounting.budget.
         Adjacency: that of the reading.
-        Direction of error: outwards.
+        Direction of error: upwards; that of `lower_bound` downwards.
         """
-        return self.lower_bound(), self.epsilon()
-
-    def epsilon(self) -> float:
-        """Return an upper bound of this reading."""
         found = _solved(self, False)
         return math.inf if found is None else found.epsilon
 
@@ -88,16 +77,10 @@ def _solved(reading: Reading, with_lower_bound: bool) -> budget.Budget | None:
         plan = Plan(
             clients=reading.population,
             sampling=sampling_of_keys(reading.sampling, {"cohort": reading.cohort}),
-            mechanism=GaussianNoise(),
             adjacency=Adjacency.REPLACE_ONE if twice else reading.adjacency,
             delta=delta,
         )
-        return budget.solve(
-            plan,
-            noise_multiplier=noise,
-            rounds=reading.rounds,
-            with_lower_bound=with_lower_bound,
-        )
+        return budget.solve(plan, noise_multiplier=noise, rounds=reading.rounds, with_lower_bound=with_lower_bound)
     except AccountingError:
         return None
 
@@ -110,7 +93,7 @@ class Opening:
     """
 
     name: str
-    changes: tuple[tuple[str, dict[str, object]], ...]
+    changes: tuple[tuple[str, dict[str, Any]], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,28 +107,28 @@ class Explanation:
 
     library: str
     stated: dict[str, object]
-    worst: Reading | None
+    worst: Reading
     epsilon: float
     at_least: float
-    openings: tuple[Opening, ...] = ()
-    alone: tuple[tuple[str, float], ...] = ()
-    steps: tuple[tuple[str, float], ...] = ()
-    missing: tuple[str, ...] = ()
-    contradictions: tuple[str, ...] = ()
-    unbounded: tuple[str, ...] = ()
-    dpfed: str = ""
+    openings: tuple[Opening, ...]
+    alone: tuple[tuple[str, float], ...]
+    steps: tuple[tuple[str, float], ...]
+    missing: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    unbounded: tuple[str, ...]
+    dpfed: str
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of `dpfed explain --json`; an infinite epsilon is null."""
         worst = self.worst
         return {
             "library": self.library,
-            "unit": worst.unit if worst else None,
-            "adjacency": str(worst.adjacency) if worst else None,
-            "sampling": worst.sampling if worst else None,
-            "noise_multiplier": worst.noise_multiplier if worst else None,
-            "rounds": worst.rounds if worst else None,
-            "delta": worst.delta if worst else None,
+            "unit": worst.unit,
+            "adjacency": str(worst.adjacency),
+            "sampling": worst.sampling,
+            "noise_multiplier": worst.noise_multiplier,
+            "rounds": worst.rounds,
+            "delta": worst.delta,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "at_least": self.at_least if math.isfinite(self.at_least) else None,
             "openings": [{"name": one.name, "readings": [words for words, _ in one.changes]} for one in self.openings],
@@ -162,15 +145,31 @@ def _as_records(closed: tuple[tuple[str, float], ...]) -> list[dict[str, object]
     return [{"if": words, "epsilon": value if math.isfinite(value) else None} for words, value in closed]
 
 
-def with_changes(reading: Reading, changes: dict[str, object]) -> Reading:
+def _with_changes(reading: Reading, changes: dict[str, Any]) -> Reading:
     """Return the reading with these fields; the multiplier is multiplied by its change."""
-    given = dict(changes)
-    if "noise_multiplier" in given:
-        given["noise_multiplier"] = reading.noise_multiplier * float(str(given["noise_multiplier"]))
-    return replace(reading, **given)  # type: ignore[arg-type]
+    multiplier = reading.noise_multiplier * changes.get("noise_multiplier", 1.0)
+    return replace(reading, **{**changes, "noise_multiplier": multiplier})
 
 
-def _smallest_lower_bound(every: list[Reading]) -> float:
+def all_readings(reading: Reading, openings: tuple[Opening, ...]) -> list[Reading]:
+    """Return the reading under every combination of the readings of openings."""
+    every = [reading]
+    for opening in openings:
+        every = [_with_changes(one, changes) for one in every for _, changes in opening.changes]
+    return every
+
+
+def largest_reading(every: list[Reading]) -> Reading:
+    """Return the reading with the largest epsilon."""
+    worst = every[0]
+    for one in every[1:]:
+        # Everyone in every round has at least the epsilon of a sampler, and is accounted faster.
+        if replace(one, sampling="all").epsilon() > worst.epsilon() and one.epsilon() > worst.epsilon():
+            worst = one
+    return worst
+
+
+def smallest_lower_bound(every: list[Reading]) -> float:
     """Return a lower bound for all readings: that of those with the most noise and the least change of a unit."""
     most = max(one.noise_multiplier for one in every)
     least_change = [one for one in every if one.adjacency is not Adjacency.REPLACE_ONE] or every
@@ -178,60 +177,8 @@ def _smallest_lower_bound(every: list[Reading]) -> float:
     return min(one.lower_bound() for one in quiet)
 
 
-def explained(
-    library: str,
-    reading: Reading,
-    openings: tuple[Opening, ...],
-    *,
-    stated: dict[str, object],
-    missing: tuple[str, ...] = (),
-    contradictions: tuple[str, ...] = (),
-    unbounded: tuple[str, ...] = (),
-    population_known: bool = True,
-    dpfed: str = "",
-) -> Explanation:
-    """Return the explanation of a reading whose openings are not closed.
-
-    Claim: epsilon is at least that of every combination of the openings' readings, so an upper bound for whichever of
-    them ran. `at_least` is the smallest lower bound of all combinations, a lower bound for whichever ran; it is 0 if
-    the population is not known, because sampling may then amplify by any factor.
-    Source: enumeration of all combinations.
-    Adjacency: that of the worst combination.
-    Direction of error: outwards.
-    """
-    every = []
-    for chosen in product(*(one.changes for one in openings)):
-        there = reading
-        for _, changes in chosen:
-            there = with_changes(there, changes)
-        every.append(there)
-    worst, epsilon = every[0], every[0].epsilon()
-    for there in every[1:]:
-        if there.without_sampling.epsilon() > epsilon and (more := there.epsilon()) > epsilon:
-            worst, epsilon = there, more
-    steps, alone, closed = [], [], reading
+def closed(reading: Reading, openings: tuple[Opening, ...], best: Container[int]) -> Reading:
+    """Return the reading with the openings of these indices at their best reading, and all others at their worst."""
     for number, opening in enumerate(openings):
-        words, changes = opening.changes[-1]
-        closed = with_changes(closed, changes)
-        left = closed
-        for other in openings[number + 1 :]:
-            left = with_changes(left, other.changes[0][1])
-        single = reading
-        for other in openings:
-            single = with_changes(single, changes if other is opening else other.changes[0][1])
-        steps.append((f"{'and ' if number else ''}{words}", math.inf if unbounded else left.epsilon()))
-        alone.append((words, math.inf if unbounded else single.epsilon()))
-    return Explanation(
-        library=library,
-        stated=stated,
-        worst=worst,
-        epsilon=math.inf if unbounded else epsilon,
-        at_least=_smallest_lower_bound(every) if population_known else 0.0,
-        openings=openings,
-        alone=tuple(alone),
-        steps=tuple(steps),
-        missing=missing,
-        contradictions=contradictions,
-        unbounded=unbounded,
-        dpfed=dpfed,
-    )
+        reading = _with_changes(reading, opening.changes[-1 if number in best else 0][1])
+    return reading

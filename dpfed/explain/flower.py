@@ -7,7 +7,7 @@ import math
 from scipy.special import ndtri
 
 from accounting.rounding import upwards
-from dpfed.explain.account import ASSUMED_DELTA, TAIL, Explanation, Opening
+from dpfed.explain.account import ASSUMED_DELTA, TAIL, Explanation
 from dpfed.explain.reading import (
     BATCH,
     POPULATION,
@@ -22,7 +22,7 @@ from dpfed.explain.reading import (
 
 
 def is_flower(settings: Settings) -> bool:
-    if "num_sampled_clients" in settings or "fraction_train" in settings or "fraction_fit" in settings:
+    if settings.keys() & {"num_sampled_clients", "fraction_train", "fraction_fit"}:
         return True
     return "clipping_norm" in settings and not any(name in settings for name in BATCH)
 
@@ -66,11 +66,9 @@ def read_flower(settings: Settings) -> Explanation:
         words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
         if remembers:  # updates of rounds with larger clip norms
             largest *= math.exp(min(math.log(shrinks) * ((rounds or 1) - 1), 600))
-        moved: dict[str, object] = {
-            "noise_multiplier": 1 / max(cohort * largest, 1e-300),  # a result may be 0 whatever the updates are
-            "left_out_moves_twice": True,
-        }
-        read.openings.append(Opening(name=f"{name}: noise for a mean, on another result", changes=((words, moved),)))
+        less = 1 / max(cohort * largest, 1e-300)  # a result may be 0 whatever the updates are
+        moved = {"noise_multiplier": less, "left_out_moves_twice": True}
+        read.leave_open(f"{name}: noise for a mean, on another result", (words, moved))
     if cohort is not None and population is not None and cohort < population and not remembers:
         read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
     line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
@@ -111,16 +109,12 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
     quantile = stated_number(read.settings, "target_clipped_quantile")
     fraction = max(largest - (0.5 if quantile is None else quantile), 0.0)
     shrinks = math.exp(min((0.2 if rate is None else rate) * fraction, 600))
-    worst: dict[str, object] = {"noise_multiplier": alone / shrinks, "count_std": deviation}
-    stays: dict[str, object] = {"noise_multiplier": alone, "count_std": deviation}
-    read.openings.append(
-        Opening(
-            name="adaptive clip norm: the noise is over that of the next round",
-            changes=(
-                (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
-                ("it stays, and the noise multiplier is that of sum and count together", stays),
-            ),
-        )
+    worst = {"noise_multiplier": alone / shrinks, "count_std": deviation}
+    stays = {"noise_multiplier": alone, "count_std": deviation}
+    read.leave_open(
+        "adaptive clip norm: the noise is over that of the next round",
+        (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
+        ("it stays, and the noise multiplier is that of sum and count together", stays),
     )
     return shrinks
 

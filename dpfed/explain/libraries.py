@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening
+from dpfed.explain.account import ASSUMED_DELTA, Explanation
 from dpfed.explain.flower import is_flower, read_flower
 from dpfed.explain.reading import (
     BATCH,
@@ -24,6 +25,7 @@ from dpfed.explain.reading import (
     RECORDS,
     ROUNDS,
     STEPS,
+    Change,
     Read,
     Settings,
     count,
@@ -34,13 +36,9 @@ from dpfed.explain.reading import (
 
 
 def _is_filter(settings: Settings) -> bool:
-    sized = "sensitivity" in settings and "epsilon" in settings
-    return (
-        sized
-        or "percentile" in settings
-        or "exclude_vars" in settings
-        or ("fraction" in settings and not any(one in settings for one in NOISE))
-    )
+    if settings.keys() & {"percentile", "exclude_vars"} or settings.keys() >= {"sensitivity", "epsilon"}:
+        return True
+    return "fraction" in settings and not any(one in settings for one in NOISE)
 
 
 def _filter(settings: Settings) -> Explanation:
@@ -64,14 +62,10 @@ def _filter(settings: Settings) -> Explanation:
         )
     if stated and target and stated_number(settings, *DELTA) is None:
         smaller = math.sqrt(math.log(1.25) / math.log(1.25 / ASSUMED_DELTA))
-        read.openings.append(
-            Opening(
-                name="delta that sizes the noise: not stated",
-                changes=(
-                    ("it is near 1", {"noise_multiplier": smaller}),
-                    (f"it is {upwards(ASSUMED_DELTA)}", {}),
-                ),
-            )
+        read.leave_open(
+            "delta that sizes the noise: not stated",
+            ("it is near 1", {"noise_multiplier": smaller}),
+            (f"it is {upwards(ASSUMED_DELTA)}", {}),
         )
     if noise is None:
         read.unbounded.append("percentiles and thresholds of an update are computed from it, without noise on them")
@@ -124,9 +118,9 @@ def _opacus(settings: Settings) -> Explanation:
     processes = largest_count(settings, "world_size", "num_gpus", "n_gpus", "devices", "num_processes") or 1
     joined = processes * (accumulated or 1)
     if joined > 1 and batch and records:
-        whole: dict[str, object] = {"cohort": min(batch * joined, records)}
         words = f"of each of {joined} processes or accumulated passes"
-        read.openings.append(Opening(name="batch_size: " + words, changes=((words, whole), ("of all together", {}))))
+        whole = {"cohort": min(batch * joined, records)}
+        read.leave_open("batch_size: " + words, (words, whole), ("of all together", {}))
     for name, value in (("records", known), ("batch_size", batch), ("epochs or steps", steps or epochs)):
         if value is None:
             read.missing.append(name)
@@ -141,30 +135,18 @@ def _opacus(settings: Settings) -> Explanation:
     elif poisson is True and records and batch:
         sampling = "poisson"
     elif records and batch and steps:
-        loader: tuple[tuple[str, dict[str, object]], ...] = (
+        shuffled_passes, fewer = {"sampling": "shuffled", "rounds": dropped}, {"sampling": "poisson", "rounds": dropped}
+        loader: list[Change] = [
             ("the same batches hold a record in every step", {"sampling": "all"}),
-            (
-                "batches of a shuffled pass: each record once in an epoch",
-                {"sampling": "shuffled", "rounds": dropped},
-            ),
-        )
+            ("batches of a shuffled pass: each record once in an epoch", shuffled_passes),
+        ]
         if poisson is None:
-            loader += (("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),)
+            loader.append(("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}))
         if steps != dropped and poisson is None:
-            loader += (
-                (
-                    "Poisson batches, in the number of those with the last one dropped",
-                    {**loader[-1][1], "rounds": dropped},
-                ),
-            )
-        read.openings.append(
-            Opening(
-                name="loader: the arguments do not say which one ran",
-                changes=loader,
-            )
-        )
+            loader.append(("Poisson batches, in the number of those with the last one dropped", fewer))
+        read.leave_open("loader: the arguments do not say which one ran", *loader)
     if microbatches and (batch is None or microbatches < batch):
-        moved: dict[str, object] = {"adjacency": Adjacency.ADD_REMOVE, "noise_multiplier": 0.5 / microbatches}
+        moved: dict[str, Any] = {"adjacency": Adjacency.ADD_REMOVE, "noise_multiplier": 0.5 / microbatches}
         if sampling != "poisson":  # the records of all later batches move, too
             moved |= {"sampling": "all", "rounds": steps or 1}
         words = f"add-remove: one record more moves records between all {microbatches} microbatches"
@@ -210,9 +192,7 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     if meant and meant != cohort:
         less = min(1.0, (cohort or 1) / meant)
         words = f"noise for {meant} on the sum of {cohort or 'an unknown number'}"
-        read.openings.append(
-            Opening(name="noise of another cohort size", changes=((words, {"noise_multiplier": less}),))
-        )
+        read.leave_open("noise of another cohort size", (words, {"noise_multiplier": less}))
     rounds = product_of_counts(
         largest_count(settings, *ROUNDS, "num_updates") if clients else largest_count(settings, *ROUNDS, *STEPS),
         largest_count(settings, *STEPS) if clients else None,
@@ -227,14 +207,10 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     if "distributed" in text or "shares" in text or "client" in str(settings.get("noise_placement", "")).lower():
         if cohort is None:
             read.unbounded.append("noise in shares of an unknown number of clients")
-        read.openings.append(
-            Opening(
-                name="noise: in shares of the clients, whose uploads are visible",
-                changes=(
-                    ("each upload has a share of the noise", {"noise_multiplier": (cohort or 1) ** -0.5}),
-                    ("only the sum of all shares is visible", {}),
-                ),
-            )
+        read.leave_open(
+            "noise: in shares of the clients, whose uploads are visible",
+            ("each upload has a share of the noise", {"noise_multiplier": (cohort or 1) ** -0.5}),
+            ("only the sum of all shares is visible", {}),
         )
     named = ("sampling", "batch_selection_strategy", "user_sampler", "sample_type", "sampler")
     sampler = next((str(settings[name]).lower() for name in named if name in settings), "")
@@ -249,14 +225,10 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         sampled = "--sampling cyclic "
         rounds = -(-(rounds or 1) * cohort // population)
     elif pfl and not once:  # its sampler "random" draws each user anew
-        read.openings.append(
-            Opening(
-                name="users are drawn with replacement",
-                changes=(
-                    ("one user is the whole cohort", {"noise_multiplier": 1 / (cohort or 1)}),
-                    ("each user is at most once in a cohort", {}),
-                ),
-            )
+        read.leave_open(
+            "users are drawn with replacement",
+            ("one user is the whole cohort", {"noise_multiplier": 1 / (cohort or 1)}),
+            ("each user is at most once in a cohort", {}),
         )
     secret = any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
     secret = secret or (records and not clients)
@@ -271,14 +243,10 @@ def _dp_fedavg(settings: Settings) -> Explanation:
             ("a fixed number is drawn in secret", "fixed"),
             ("each takes part independently (Poisson), in secret", "poisson"),
         )
-    read.openings.append(
-        Opening(
-            name="noise_multiplier: of the clip norm, or of twice the clip norm",
-            changes=(
-                ("it is noise over the clip norm", {}),
-                ("it is noise over twice the clip norm", {"noise_multiplier": 2}),
-            ),
-        )
+    read.leave_open(
+        "noise_multiplier: of the clip norm, or of twice the clip norm",
+        ("it is noise over the clip norm", {}),
+        ("it is noise over twice the clip norm", {"noise_multiplier": 2}),
     )
     return read.explanation(
         "DP-FedAvg (TFF, pfl, jax_privacy)",

@@ -7,16 +7,28 @@ the worst.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from typing import Any
 
 from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening, Reading, Unit, explained
+from dpfed.explain.account import (
+    ASSUMED_DELTA,
+    Explanation,
+    Opening,
+    Reading,
+    Unit,
+    all_readings,
+    closed,
+    largest_reading,
+    smallest_lower_bound,
+)
 
 Settings = Mapping[str, object]
-Readings = tuple[tuple[str, dict[str, object]], ...]
+Change = tuple[str, dict[str, Any]]
+"""Reading of an opening: what it means, and fields of `Reading`."""
 
 POPULATION = (
     "num_clients", "total_clients", "population", "population_size", "num_supernodes", "clients", "num_nodes",
@@ -55,30 +67,20 @@ _MATRIX, _TREE = (
     ("ftrl", "tree_", "dp_tree"),
 )
 _ADAPTIVE = ("adaptive", "adaclip", "clipped_quantile", "clipping_norm_quantile", *COUNT_NOISE)
+_ALONE = "{} is clipped alone, so the norm of an update grows with their number"
+_NOISE_SCHEDULES = (
+    "noise_schedul", "exponentialnoise", "stepnoise", "lambdanoise", "noise_decay", "noise_gamma", "sigma_decay",
+    "noise_anneal",
+)  # fmt: skip
 _NO_MEAN = "updates are not averaged, and this reader has no bound for the rule that combines them"
 OTHER_MECHANISMS = {
     "laplac": "Laplace noise on L2-clipped updates has no bound",
     "linf": "each coordinate is clipped, so the norm of an update grows with their number",
-    **dict.fromkeys(
-        ("per_layer", "layer_wise", "layerwise"),
-        "each layer is clipped alone, so the norm of an update grows with their number",
-    ),
-    "per_param": "each parameter is clipped alone, so the norm of an update grows with their number",
+    **dict.fromkeys(("per_layer", "layer_wise", "layerwise"), _ALONE.format("each layer")),
+    "per_param": _ALONE.format("each parameter"),
     "weighted_random": "a record may be drawn many times into one batch",
     **dict.fromkeys(("bulyan", "qfedavg", "fedxgb"), _NO_MEAN),
-    **dict.fromkeys(
-        (
-            "noise_schedul",
-            "exponentialnoise",
-            "stepnoise",
-            "lambdanoise",
-            "noise_decay",
-            "noise_gamma",
-            "sigma_decay",
-            "noise_anneal",
-        ),
-        "the noise changes over rounds, and its smallest size is not stated",
-    ),
+    **dict.fromkeys(_NOISE_SCHEDULES, "the noise changes over rounds, and its smallest size is not stated"),
     "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
@@ -179,16 +181,16 @@ class Read:
         if given is None:
             return max((one for name in CLIP if (one := stated_number(self.settings, name)) is not None), default=None)
         layers = [stated_number({"clip": one}, "clip") or 0.0 for one in given]
-        self.openings.append(
-            Opening(
-                name="clip norms of layers: noise over each one, or over the norm of all",
-                changes=(
-                    ("each layer has noise over its own clip norm", {"noise_multiplier": len(layers) ** -0.5}),
-                    ("all layers have noise over the norm of all clip norms", {}),
-                ),
-            )
+        self.leave_open(
+            "clip norms of layers: noise over each one, or over the norm of all",
+            ("each layer has noise over its own clip norm", {"noise_multiplier": len(layers) ** -0.5}),
+            ("all layers have noise over the norm of all clip norms", {}),
         )
         return math.hypot(*layers)
+
+    def leave_open(self, name: str, *changes: Change) -> None:
+        """Add an opening with these readings, the worst for privacy first."""
+        self.openings.append(Opening(name=name, changes=changes))
 
     def _noise_multiplier(self) -> float | None:
         """Return the smallest multiplier that the names of noise state; None without one."""
@@ -202,13 +204,12 @@ class Read:
         for name in DEVIATION:
             value = stated_number(self.settings, name)
             if value is not None and self.clip and math.isfinite(self.clip) and "noise_multiplier" not in given:
-                readings: Readings = (
+                readings: list[Change] = [
                     (f"{name} is a standard deviation in units of the updates", {"noise_multiplier": 1 / self.clip}),
-                    (f"{name} is over the clip norm", {"noise_multiplier": 1.0}),
-                )
-                order = readings if self.clip >= 1 else readings[::-1]
+                    (f"{name} is over the clip norm", {}),
+                ]
                 if self.clip != 1:
-                    self.openings.append(Opening(name=f"{name}: over the clip norm or not", changes=order))
+                    self.leave_open(f"{name}: over the clip norm or not", *readings[:: 1 if self.clip > 1 else -1])
                 return value
         return next(iter(given.values()), None)
 
@@ -259,19 +260,19 @@ class Read:
             if weighted:
                 self.unbounded.append("weights by numbers of examples, in a cohort of unknown size")
             return
-        changes: list[tuple[str, dict[str, object]]] = []
+        changes: list[Change] = []
         if weighted and cohort > 1:
-            alone: dict[str, object] = {"noise_multiplier": 1 / cohort, "left_out_moves_twice": True}
+            alone = {"noise_multiplier": 1 / cohort, "left_out_moves_twice": True}
             changes.append(("one client has nearly all examples of the cohort", alone))
         if replies is not None:
-            few: dict[str, object] = {"noise_multiplier": replies / cohort}
+            few = {"noise_multiplier": replies / cohort}
             changes.append((f"a mean of {replies} replies has noise that is meant for {cohort}", few))
         if changes and not certain:
             best = ["all of the cohort reply"] * (replies is not None) + ["all weights are equal"] * weighted
             changes.append((" and ".join(best), {}))
         if changes:
             names = ["weights by numbers of examples"] * weighted + ["number of replies"] * (replies is not None)
-            self.openings.append(Opening(name=" and ".join(names), changes=tuple(changes)))
+            self.leave_open(" and ".join(names), *changes)
 
     def adaptive_clip(self, usual: float | None, shift: float) -> None:
         """Add the opening of a clip norm that moves by a noisy count of clipped updates.
@@ -286,16 +287,12 @@ class Read:
             return
         if "clipping_indicator_noise_stddev" in self.settings:  # of pfl, whose indicators are -1 and 1
             deviation /= 2
-        beside: dict[str, object] = {"count_std": deviation / shift}
+        beside = {"count_std": deviation / shift}
         together = {**beside, "noise_multiplier": noise_of_sum_alone(self.noise or 0.0, deviation)}
-        self.openings.append(
-            Opening(
-                name="adaptive clip norm: noise on the count of clipped updates",
-                changes=(
-                    (f"noise of {deviation:g} on the count, beside the noise on the sum", beside),
-                    ("the noise multiplier is that of sum and count together", together),
-                ),
-            )
+        self.leave_open(
+            "adaptive clip norm: noise on the count of clipped updates",
+            (f"noise of {deviation:g} on the count, beside the noise on the sum", beside),
+            ("the noise multiplier is that of sum and count together", together),
         )
 
     def correlated(self, rounds: int) -> float:
@@ -323,9 +320,9 @@ class Read:
                 (f"{bands} bands, columns of norm 1, a unit in every {bands}th round", math.sqrt(-(-rounds // bands))),
             ]
         found.sort(key=lambda pair: -pair[1])
-        changes: Readings = tuple((words, {"noise_multiplier": 1 / shift}) for words, shift in found)
         self.openings = [one for one in self.openings if not one.name.startswith(("sampler", "loader"))]
-        self.openings.append(Opening(name="noise: correlated over rounds, by an unstated matrix", changes=changes))
+        changes = [(words, {"noise_multiplier": 1 / shift}) for words, shift in found]
+        self.leave_open("noise: correlated over rounds, by an unstated matrix", *changes)
         return found[0][1]
 
     def population(self, *names: str) -> int | None:
@@ -334,13 +331,10 @@ class Read:
 
     def sampler(self, cohort: int | None, population: int | None, *kinds: tuple[str, str]) -> None:
         """Add the opening of the sampler: everyone in every round, then the given pairs of text and kind."""
-        changes: list[tuple[str, dict[str, object]]] = [
-            ("all units take part in every round", {"sampling": "all"}),
-        ]
         if cohort is not None and population is not None and cohort < population:
-            changes += [(words, {"sampling": kind}) for words, kind in kinds]
-        if len(changes) > 1:
-            self.openings.append(Opening(name="sampler: who takes part is not stated", changes=tuple(changes)))
+            everyone = ("all units take part in every round", "all")
+            changes = [(words, {"sampling": kind}) for words, kind in (everyone, *kinds)]
+            self.leave_open("sampler: who takes part is not stated", *changes)
 
     def explanation(
         self,
@@ -352,6 +346,15 @@ class Read:
         rounds: int | None,
         dpfed: str,
     ) -> Explanation:
+        """Return the explanation of the settings, over all that the openings leave open.
+
+        Claim: epsilon is at least that of every combination of the openings' readings, so an upper bound for whichever
+        of them ran. `at_least` is the smallest lower bound of all combinations, a lower bound for whichever ran; it is
+        0 if the population is not known, because sampling may then amplify by any factor.
+        Source: enumeration of all combinations.
+        Adjacency: that of the worst combination.
+        Direction of error: outwards.
+        """
         if rounds is None:
             self.missing.append("rounds (epsilon is that of one round)")
         shift = 1.0
@@ -371,14 +374,28 @@ class Read:
             adjacency=Adjacency.REPLACE_ONE,
             delta=self.delta or ASSUMED_DELTA,
         )
-        return explained(
-            library,
-            reading,
-            (*self.openings, self.neighbours),
+        openings = (*self.openings, self.neighbours)
+        every = all_readings(reading, openings)
+        worst = largest_reading(every)
+        best = [one.changes[-1][0] for one in openings]
+
+        def epsilon(numbers: Container[int]) -> float:
+            return math.inf if self.unbounded else closed(reading, openings, numbers).epsilon()
+
+        is_lower = None not in (population, cohort) and not self.only_above
+        return Explanation(
+            library=library,
             stated=dict(self.settings),
+            worst=worst,
+            epsilon=math.inf if self.unbounded else worst.epsilon(),
+            at_least=smallest_lower_bound(every) if is_lower else 0.0,
+            openings=openings,
+            alone=tuple((words, epsilon({number})) for number, words in enumerate(best)),
+            steps=tuple(
+                (f"{'and ' if number else ''}{words}", epsilon(range(number + 1))) for number, words in enumerate(best)
+            ),
             missing=tuple(self.missing),
             contradictions=tuple(self.contradictions),
             unbounded=tuple(dict.fromkeys(self.unbounded)),
-            population_known=None not in (population, cohort) and not self.only_above,
             dpfed=dpfed,
         )
