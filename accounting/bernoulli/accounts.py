@@ -4,7 +4,7 @@ Dominating Gaussian pairs: docs/theory-bernoulli.md, Theorem 7.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,15 +27,6 @@ _SMALLEST_FLOOR = 1e-60
 """Smallest floor of probabilities for which squared Fisher distances are in the range of doubles."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FloorAndClips:
-    """Floor of the probabilities and clips of one client's move, widened by the rounding of float32."""
-
-    floor: float
-    l2: float
-    linf: float
-
-
 def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: float, lost: float) -> float | None:
     """Return mu of a Gaussian pair that dominates one release, as `mechanisms.kinds.Account.dominating_mu` requires.
 
@@ -46,14 +37,14 @@ def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: floa
     """
     if lost < _SMALLEST_LOSS or release.floor < _SMALLEST_FLOOR:
         return None
-    bounds = _floor_and_clips(release)
-    squared = (in_clips * bounds.l2) ** 2
+    floor, l2, linf = _floor_and_clips(release)
+    squared = (in_clips * l2) ** 2
     coordinates = Coordinates(
         coins=min(release.cohort, LARGEST_COHORT) if isinstance(release, BernoulliAggregate) else 1,
-        floor=bounds.floor,
+        floor=floor,
         # Distance of a probability in the sum from the public one; None if only the floor bounds it.
-        largest_distance=None if getattr(release, "others", "") == "anywhere" else bounds.linf,
-        move=in_clips * bounds.linf,
+        largest_distance=None if getattr(release, "others", "") == "anywhere" else linf,
+        move=in_clips * linf,
         fisher=release.clip_metric == "fisher",
         reference=None if release.reference is None or release.noise_std else release.reference,
     )
@@ -75,21 +66,23 @@ def _cached_path(coordinates: Coordinates, zeta: float, squared_norm: float) -> 
     return cached_path(coordinates, zeta, squared_norm, compute)
 
 
-def _floor_and_clips(release: BernoulliAggregate | BernoulliChannel) -> _FloorAndClips:
-    """Return floor and clips of the means g(theta) of the samples. With noise [c, 1-c] becomes [g(c), g(1-c)], and
-    clips are multiplied by g'(1/2).
+def _floor_and_clips(release: BernoulliAggregate | BernoulliChannel) -> tuple[float, float, float]:
+    """Return (floor, L2 clip, L-infinity clip) of the means g(theta) of the samples, widened by float32 rounding.
+
+    With noise [c, 1-c] becomes [g(c), g(1-c)], and clips are multiplied by g'(1/2).
     """
     floor, slope = release.floor, 1.0
     if release.noise_std:
         slope = float(debias.clipped_mean_slope(0.5, c=floor, noise_std=release.noise_std)) * _ROUNDING
         floor = debias.reachable(c=floor, noise_std=release.noise_std)[0] / _ROUNDING
-    rounded = ROUNDED / math.sqrt(floor * (1 - floor)) if release.clip_metric == "fisher" else ROUNDED
-    widest = 1 / math.sqrt(floor * (1 - floor)) if release.clip_metric == "fisher" else 1 - 2 * floor
+    rounded, widest = ROUNDED, 1 - 2 * floor
+    if release.clip_metric == "fisher":
+        rounded, widest = ROUNDED / math.sqrt(floor * (1 - floor)), 1 / math.sqrt(floor * (1 - floor))
     given = [slope * clip for clip in (release.l2_clip, release.linf_clip) if clip is not None]
     linf = min(*given, widest) + rounded
     root = math.sqrt(release.dimension)
     l2 = root * linf if release.l2_clip is None else min(slope * release.l2_clip + root * rounded, root * linf)
-    return _FloorAndClips(floor=floor, l2=l2 * _ROUNDING, linf=linf * _ROUNDING)
+    return floor, l2 * _ROUNDING, linf * _ROUNDING
 
 
 COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)

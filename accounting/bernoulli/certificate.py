@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path as FilePath
-from typing import Any
 
 import numpy as np
 
@@ -52,16 +51,9 @@ class _GrowthCells:
         On a cell of moves the chords at two neighbouring nodes are at most their values at the ends. So G between the
         nodes is at most a geometric mean of these values, and on a cell of orders that mean is largest at an end.
         """
-        fractions = np.arange(_MOVES_A_CELL) / _MOVES_A_CELL
-        moves = np.append(
-            (growth.moves[:-1, None] + np.diff(growth.moves)[:, None] * fractions).ravel(), growth.moves[-1]
-        )
+        moves, orders = _refined(growth.moves, _MOVES_A_CELL), _refined(growth.orders, _ORDERS_A_CELL)
         chords = np.array([np.interp(moves, growth.moves, row) for row in growth.table])
         ends = np.log(np.maximum(chords[:, :-1], chords[:, 1:]))
-        fractions = np.arange(_ORDERS_A_CELL) / _ORDERS_A_CELL
-        orders = np.append(
-            (growth.orders[:-1, None] + np.diff(growth.orders)[:, None] * fractions).ravel(), growth.orders[-1]
-        )
         interpolated = np.array([np.interp(orders, growth.orders, column) for column in ends.T]).T
         return cls(
             orders=orders[:-1],
@@ -72,6 +64,11 @@ class _GrowthCells:
             last_growth=float(np.log(growth.table[-1].max())) + _MARGIN,
             ratio=growth.ratio,
         )
+
+
+def _refined(nodes: Floats, parts: int) -> Floats:
+    """Return the nodes and the points that divide each interval between them into equal parts."""
+    return np.append((nodes[:-1, None] + np.diff(nodes)[:, None] * (np.arange(parts) / parts)).ravel(), nodes[-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,11 +126,10 @@ def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
 
 def _increasing_variances(first: float, expected_end: float) -> Iterator[float]:
     """Yield variances that increase by a fixed ratio, up to at least twice the smallest possible final variance."""
-    variance = first
-    last = first * _STEP**_LATEST_START + 2 * expected_end
-    while variance < min(last, _MOST_VARIANCE):
-        yield variance
-        variance *= _STEP
+    last = min(first * _STEP**_LATEST_START + 2 * expected_end, _MOST_VARIANCE)
+    while first < last:
+        yield first
+        first *= _STEP
 
 
 def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float) -> float:
@@ -203,19 +199,14 @@ _ANSWERED_BY = ("certificate.py", "growth.py")
 def cached_path(at: Coordinates, zeta: float, squared_norm: float, compute: Callable[[], Path | None]) -> Path | None:
     """Return the path for these arguments from the disk cache; if it is missing, call `compute` and store its result.
 
-    File errors are suppressed.
+    File errors are suppressed; a damaged entry counts as missing.
     """
     question = {**asdict(at), "zeta": zeta, "squared_norm": squared_norm, "code": _code_hash()}
-    for answer in disk_cache.read("coins", question):
-        try:
-            return _path_from_answer(answer)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            break
+    for kept in disk_cache.read("coins", question):
+        return kept and Path(variances=np.array(kept["variances"]), rates=np.array(kept["rates"]), move=kept["move"])
     found = compute()
-    answer = None
-    if found is not None:
-        answer = {"variances": found.variances.tolist(), "rates": found.rates.tolist(), "move": found.move}
-    disk_cache.write("coins", question, answer)
+    stored = found and {"variances": found.variances.tolist(), "rates": found.rates.tolist(), "move": found.move}
+    disk_cache.write("coins", question, stored)
     return found
 
 
@@ -223,18 +214,3 @@ def cached_path(at: Coordinates, zeta: float, squared_norm: float, compute: Call
 def _code_hash() -> str:
     sources = [(FilePath(__file__).parent / name).read_bytes() for name in _ANSWERED_BY]
     return hashlib.sha256(b"\0".join([*sources, np.__version__.encode()])).hexdigest()
-
-
-def _path_from_answer(answer: Any) -> Path | None:
-    """Return the path of a cached answer. Errors: ValueError, KeyError, TypeError or AttributeError for an invalid
-    answer.
-    """
-    if answer is None:
-        return None
-    path = Path(variances=np.array(answer["variances"]), rates=np.array(answer["rates"]), move=float(answer["move"]))
-    is_increasing = bool(np.all(np.diff(path.variances, prepend=0.0) > 0)) and path.variances.shape == path.rates.shape
-    if not (
-        is_increasing and np.all(path.rates > 0) and np.isfinite(path.variances).all() and math.isfinite(path.move)
-    ):
-        raise ValueError(f"{answer}: not a path.")
-    return path

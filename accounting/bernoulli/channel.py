@@ -35,20 +35,17 @@ def largest_divergence(
         return np.zeros(len(alpha))
     t_cuts = np.concatenate([[0.0], np.geomspace(farthest * 1e-6, farthest, 13)])
     a_cuts = np.linspace(c, 1 - c, 9)
-    grid = [(a0, t0, a1, t1) for a0, a1 in pairwise(a_cuts) for t0, t1 in pairwise(t_cuts)]
-    boxes = np.array(grid)
+    boxes = np.array([(a0, t0, a1, t1) for a0, a1 in pairwise(a_cuts) for t0, t1 in pairwise(t_cuts)])
     count = len(boxes)
     problem = np.repeat(np.arange(len(alpha)), count)
     low, high = np.tile(boxes[:, :2], (len(alpha), 1)), np.tile(boxes[:, 2:], (len(alpha), 1))
     cells = _Cells(alpha, slope, c, sigma)
     sampled = np.maximum.reduceat(cells.value(problem, low, high), np.arange(0, len(problem), count))
     allowed = np.maximum(tolerance, 1e-3 * np.maximum(sampled, 0.0)) + 1e-300
-    return np.maximum(
-        certified_supremum(
-            cells.evaluate, low, high, problem=problem, tolerance=allowed, widths=cells.widths, most=most
-        ),
-        0.0,
+    found = certified_supremum(
+        cells.evaluate, low, high, problem=problem, tolerance=allowed, widths=cells.widths, most=most
     )
+    return np.maximum(found, 0.0)
 
 
 class _Cells:
@@ -80,10 +77,8 @@ class _Cells:
         best = np.full(len(problem), -np.inf)
         for a, t in ((low[:, 0], high[:, 1]), ((low[:, 0] + high[:, 0]) / 2, (low[:, 1] + high[:, 1]) / 2)):
             inside = a + t <= 1 - self.c
-            value_at_point = (
-                np.asarray(divergence(self.alpha[problem], self._g(a), self._g(a + t))) - self.slope[problem] * t * t
-            )
-            best = np.maximum(best, np.where(inside, value_at_point, -np.inf))
+            there = divergence(self.alpha[problem], self._g(a), self._g(a + t)) - self.slope[problem] * t * t
+            best = np.maximum(best, np.where(inside, there, -np.inf))
         return best
 
     def bound(self, problem: Ints, low: Floats, high: Floats) -> Floats:
@@ -299,10 +294,8 @@ def channel_bound(
         bounds["channel-l2"] = d * _majorant_bound(alpha, min(delta * delta / d, farthest**2), floor, sigma, farthest)
     if sigma > 0:
         bounds["gaussian"] = alpha * min(delta, math.sqrt(d) * farthest) ** 2 / (2 * sigma * sigma)
-    names = list(bounds)
-    table = np.array([bounds[name] for name in names])
-    smallest = np.argmin(table, axis=0)
-    return Bound(rdp=table.min(axis=0), by=tuple(names[i] for i in smallest))
+    names, table = list(bounds), np.array(list(bounds.values()))
+    return Bound(rdp=table.min(axis=0), by=tuple(names[i] for i in table.argmin(axis=0)))
 
 
 def _majorant_bound(alpha: Floats, step: float, c: float, sigma: float, farthest: float) -> Floats:

@@ -201,16 +201,14 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     target = delta - (1e-10 if steps > _DIRECT else 1e-15 * (steps + 1))
     if target <= 0:
         return steps * loss
-    distribution = _walk_distribution(np.array([v, 1 - u - v, u]), steps)[::-1][
-        :steps
-    ]  # probabilities of the positive losses, in decreasing order of the loss
+    # Probabilities of the positive losses, in decreasing order of the loss.
+    distribution = _walk_distribution(np.array([v, 1 - u - v, u]), steps)[: -steps - 1 : -1]
     losses = loss * np.arange(steps, 0, -1)
     mass, other = np.cumsum(distribution), _decayed_sums(distribution, v / u)
     if mass[-1] - other[-1] * v / u <= target:  # at epsilon = 0
         return 0.0
-    last = int(
-        np.flatnonzero(mass - other <= target)[-1]
-    )  # divergence at epsilon equal to each loss; at the largest loss it is 0
+    # mass - other: divergence at epsilon equal to each loss; at the largest loss it is 0.
+    last = int(np.flatnonzero(mass - other <= target)[-1])
     if mass[last] <= target:  # by rounding the divergence is at most the target at this loss and slightly below it
         return float(losses[last])
     return float(min(steps * loss, losses[last] + math.log((mass[last] - target) / other[last])))

@@ -16,7 +16,6 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from accounting import require
 from accounting.arrays import Floats
 
 ROUNDED = 2.0**-23
@@ -59,10 +58,6 @@ class Coordinates:
     fisher: bool = False
     reference: float | None = None
 
-    def __post_init__(self) -> None:
-        require.count(coins=self.coins)
-        require.positive(move=self.move)
-
 
 def windows(coordinates: Coordinates) -> list[Window]:
     """Return windows that contain every configuration of a coordinate, up to exchanging ones and zeros.
@@ -76,10 +71,9 @@ def windows(coordinates: Coordinates) -> list[Window]:
     if coordinates.reference is not None:
         theta = min(coordinates.reference, 1 - coordinates.reference)
         return [_window_of_cell(coordinates, c, theta, theta)]
-    worst = max(
-        _information_in_cell(coordinates, c, theta, theta)
-        for theta in _probability_grid(c, coordinates.largest_distance)
-    )
+    reach = coordinates.largest_distance  # one of these probabilities has nearly the largest weight
+    grid = [c + (0.5 - c) * k / 400 for k in range(401)] + [min(c + reach * k / 40, 0.5) for k in range(41)]
+    worst = max(_information_in_cell(coordinates, c, theta, theta) for theta in grid)
     for tolerance in _NEAR_WORST:
         found = _covering_windows(coordinates, c, tolerance * worst)
         if len(found) <= _MOST_WINDOWS:
@@ -94,11 +88,6 @@ def _covering_windows(coordinates: Coordinates, c: float, largest_information: f
         found.append(_window_of_cell(coordinates, c, a, b))
         a = b
     return found
-
-
-def _probability_grid(c: float, reach: float) -> list[float]:
-    """Return a grid of public probabilities, one of which has nearly the largest weight."""
-    return [c + (0.5 - c) * k / 400 for k in range(401)] + [min(c + reach * k / 40, 0.5) for k in range(41)]
 
 
 def _window_of_cell(coordinates: Coordinates, c: float, a: float, b: float) -> Window:
@@ -126,11 +115,8 @@ def _cell_end(coordinates: Coordinates, c: float, a: float, largest_information:
         return wide
     for _ in range(20):
         middle = (narrow + wide) / 2
-        narrow, wide = (
-            (middle, wide)
-            if _information_in_cell(coordinates, c, a, middle) <= largest_information
-            else (narrow, middle)
-        )
+        is_narrow = _information_in_cell(coordinates, c, a, middle) <= largest_information
+        narrow, wide = (middle, wide) if is_narrow else (narrow, middle)
     return narrow
 
 
@@ -142,16 +128,8 @@ _SLACK = {True: 1e-3, False: 5e-3}
 _JUDGED = 0.7  # share of the orders that decide on refinement; higher orders matter only at the first steps of a path
 _SMALLEST_MASS = 1e-250
 _LARGEST_EXPONENT = 500.0
-_FIRST_ORDERS = (
-    0.5,
-    0.75,
-    1.0,
-    1.25,
-    1.5,
-    1.75,
-    2.0,
-    3.0,
-)  # no order between 2 and 3, where G need not be convex in tau
+_FIRST_ORDERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0)
+"""Smallest orders; none is between 2 and 3, where G need not be convex in tau."""
 _RATIO = {True: 1.1, False: 1.15}
 _MOVES = {True: 10, False: 8}
 _MOST_ENTRIES = 400_000_000  # limits the time to about ten seconds
@@ -185,14 +163,14 @@ def growth_of(coordinates: Coordinates) -> Growth | None:
     if any(window.low <= 0 or window.low + coordinates.move * window.stretch >= 1 for window in window_list):
         return None
     ratio = max(math.log1p(coordinates.move * window.stretch / window.low) for window in window_list)
-    if not window_list or ratio > math.log(20.0):
+    if ratio > math.log(20.0):
         return None
     lowest = max(_information(window, coordinates.coins) for window in window_list)
     if coordinates.move * math.sqrt(lowest) < _SMALLEST_SPREAD:
         return growth_of(replace(coordinates, move=1.01 * _SMALLEST_SPREAD / math.sqrt(lowest)))
     is_small_sum = coordinates.coins <= _FEW
     moves = coordinates.move * np.sqrt(np.arange(_MOVES[is_small_sum] + 1) / _MOVES[is_small_sum])
-    farthest = 1 + math.sqrt(40 / (lowest * coordinates.move**2)) if lowest * coordinates.move**2 > 0 else math.inf
+    farthest = 1 + math.sqrt(40 / (lowest * coordinates.move**2))
     orders = _node_orders(min(max(farthest, 8.0), _LARGEST_EXPONENT / ratio), _RATIO[is_small_sum])
     table = _largest_growth(coordinates, window_list, orders, moves)
     if table is None or not np.all(np.isfinite(table)):
@@ -222,12 +200,8 @@ def _largest_growth(
     bends = 1 + np.multiply.outer(orders**2, moves**2) * table[:, :1].max() / 2
     attained = table * np.exp(_SLACK[coordinates.coins <= _FEW] * bends)
     deciding_orders = orders <= _JUDGED * orders[-1]
-    pending = [
-        (window, *part, up)
-        for window in window_list
-        for up in _directions(window)
-        for part in _block_ranges(1, last - 1)
-    ]
+    parts = _block_ranges(1, last - 1)
+    pending = [(window, *part, up) for window in window_list for up in _directions(window) for part in parts]
     entries = 0
     while pending:
         window, first, end, up = pending.pop()
@@ -317,9 +291,10 @@ def _growth_moment(logs: Floats, first: Floats, mass: Floats, e: float, far: boo
     if e == 1:
         return _weighted_sum(np.exp(logs) * logs, mass) - first
     raised = e * logs
-    sums = (
-        _weighted_sum(np.exp(raised, out=raised), mass) - mass.sum() if far else _weighted_sum(np.expm1(raised), mass)
-    )
+    if far:
+        sums = _weighted_sum(np.exp(raised, out=raised), mass) - mass.sum()
+    else:
+        sums = _weighted_sum(np.expm1(raised), mass)
     return np.asarray((sums - e * first) / (e * (e - 1)))
 
 

@@ -6,7 +6,6 @@ docs/theory-bernoulli.md, Theorem 6.
 """
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
@@ -147,7 +146,8 @@ class SumDivergences:
         for kind in (0, 1):
             rows = np.flatnonzero(direction == kind)
             rows = rows[np.argsort(self._distributions.width[index[rows]], kind="stable")]
-            for block in _row_blocks(rows, max(1, _BLOCK // widest)):
+            size = max(1, _BLOCK // widest)
+            for block in (rows[i : i + size] for i in range(0, len(rows), size)):
                 mass, tilt = self._distributions.window(index[block])
                 total[block], weight[block] = _moments(self.alpha[problem[block]], mass, tilt, t[block], kind)
         return total, weight
@@ -155,11 +155,6 @@ class SumDivergences:
 
 def _chord_slack(span: Floats, t: Floats, spread: float) -> Floats:
     return np.asarray(np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2))
-
-
-def _row_blocks(rows: Ints, size: int) -> Iterator[Ints]:
-    for i in range(0, len(rows), size):
-        yield rows[i : i + size]
 
 
 def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:
