@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from accounting import budget
-from accounting.budget import Budget, Plan
+from accounting.budget import Plan
 from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
@@ -50,10 +50,10 @@ def planner_answer(question: Question, *, account: Accountant = "best") -> dict[
     if plan.needs_lanes:
         question = question.with_options(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
     return {
-        **plan_conditions(found),
+        **plan_conditions(found.plan),
         "solved": solved,
         "quick": account != "best",
-        "epsilon": found.to_dict()["epsilon"],
+        "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,
         "noise_multiplier": found.noise_multiplier,
         "rounds": found.rounds,
         "delta": plan.delta,
@@ -73,15 +73,15 @@ def planner_answer(question: Question, *, account: Accountant = "best") -> dict[
     }
 
 
-def plan_conditions(found: Budget) -> dict[str, object]:
+def plan_conditions(plan: Plan) -> dict[str, object]:
     """Return the conditions under which an epsilon holds: population, round, adjacency, sensitivity, and sampling."""
-    record, words = found.to_dict(), sampler_text(found.plan)
+    words = sampler_text(plan)
     return {
-        "cohort": record["cohort"],
-        "population": _population_text(found.plan),
-        "each_round": _round_text(found.plan),
-        "adjacency": record["adjacency"],
-        "sensitivity": f"{record['sensitivity_in_clips']:g} C",
+        "cohort": plan.cohort,
+        "population": _population_text(plan),
+        "each_round": _round_text(plan),
+        "adjacency": str(plan.adjacency),
+        "sensitivity": f"{plan.adjacency.sensitivity_in_clips:g} C",
         "words": f"{words[0].upper()}{words[1:]}.",
     }
 
@@ -128,14 +128,9 @@ def plans_with_other_samplings(question: Question, plan: Plan) -> list[dict[str,
         other = question.with_options(**change)
         with suppress(AccountingError, DpfedError):  # a plan without an account gets no row
             there = other.plan()
-            found.append(
-                {
-                    "sampling": there.sampling.name,
-                    "detail": detail.get(change.get("sampling", ""), ""),
-                    "adjacency": str(there.adjacency),
-                    "options": other.option_texts,
-                }
-            )
+            words = detail.get(change.get("sampling", ""), "")
+            row = {"sampling": there.sampling.name, "detail": words, "adjacency": str(there.adjacency)}
+            found.append({**row, "options": other.option_texts})
     return found
 
 
@@ -144,14 +139,13 @@ def epsilon_curve(question: Question, *, account: Accountant = "best") -> dict[s
     plan, last = question.plan(), int(question.rounds or 1)
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
     steps = np.linspace(1, most, _POINTS if account == "best" else _QUICK_POINTS)
-    rounds = sorted({int(one) for one in steps.round()} | {last})
     accountant = quick_accountant(plan) if account == "best" else account
-    points: list[tuple[int, float, str]] = []
-    for count in rounds:
+    points = []
+    for count in sorted({int(one) for one in steps.round()} | {last}):
         one = budget.epsilon(plan, noise_multiplier=question.noise_multiplier, rounds=count, accountant=accountant)
-        points.append((count, one, f"{count:,} rounds: epsilon {upwards(one)}"))
-    finite = [point for point in points if math.isfinite(point[1])]
-    return {"points": finite, "account": ACCOUNTS[accountant]}
+        if math.isfinite(one):
+            points.append((count, one, f"{count:,} rounds: epsilon {upwards(one)}"))
+    return {"points": points, "account": ACCOUNTS[accountant]}
 
 
 def quick_accountant(plan: Plan) -> Accountant:
@@ -162,23 +156,23 @@ def quick_accountant(plan: Plan) -> Accountant:
 
 def epsilon_map(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
     """Return epsilon on a grid around the plan: rounds from bottom to top, the quantity `over` from left to right."""
-    plan = question.plan()
+    plan, by_cohort = question.plan(), over == "cohort"
     accountant = quick_accountant(plan) if account == "best" else account
     noise, rounds = float(question.noise_multiplier or 0), int(question.rounds or 1)
-    middle = noise if over == "noise-multiplier" else plan.cohort
-    across = axis_values(middle, _ACROSS, whole=over == "cohort", most=math.inf if over != "cohort" else plan.clients)
+    middle, most = (plan.cohort, plan.clients) if by_cohort else (noise, math.inf)
+    across = axis_values(middle, _ACROSS, whole=by_cohort, most=most)
     up = axis_values(rounds, _UP, whole=True, most=plan.most_rounds or math.inf)
     cells = []
     for count in up:
         for x in across:
-            z, cohort = (noise, int(x)) if over == "cohort" else (x, plan.cohort)
-            cells.append(_epsilon_at(plan, z, cohort, int(count), accountant))
+            z, cohort = (noise, int(x)) if by_cohort else (x, plan.cohort)
+            cells.append(_cell_texts(_epsilon_at(plan, z, cohort, int(count), accountant)))
     return {
         "over": over,
-        "across": [upwards(x) if over != "cohort" else f"{int(x):,}" for x in across],
+        "across": [f"{int(x):,}" if by_cohort else upwards(x) for x in across],
         "up": [f"{int(count):,}" for count in up],
-        "values": [[repr(x) if over != "cohort" else str(int(x)) for x in across], [str(int(count)) for count in up]],
-        "cells": [_cell_texts(one) for one in cells],
+        "values": [[str(int(x)) if by_cohort else repr(x) for x in across], [str(int(count)) for count in up]],
+        "cells": cells,
         "here": [across.index(middle), up.index(rounds)],
         "account": ACCOUNTS[accountant],
     }
@@ -189,11 +183,9 @@ def axis_values(middle: float, count: int, *, whole: bool, most: float) -> list[
     values = [middle * _REACH ** (2 * k / (count - 1) - 1) for k in range(count)]
     nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
     values[nearest] = middle
-    if whole:
-        values = [float(max(1, round(float(f"{value:.2g}")))) if value != middle else value for value in values]
-    else:
-        values = [middle if value == middle else float(f"{value:.2g}") for value in values]
-    return sorted({min(value, most) for value in values} | {float(middle)})
+    short = [float(f"{value:.2g}") for value in values if value != middle]
+    rounded = [float(max(1, round(value))) for value in short] if whole else short
+    return sorted({min(value, most) for value in rounded} | {float(middle)})
 
 
 def _epsilon_at(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
@@ -232,10 +224,10 @@ def answer_job(job: Mapping[str, Any]) -> dict[str, Any]:
         match job["kind"]:
             case "curve":
                 return epsilon_curve(question, account=account)
-            case "noise-multiplier" | "cohort" as over:
-                return epsilon_map(question, over, account=account)
-            case _:
+            case "answer":
                 return planner_answer(question, account=account)
+            case over:
+                return epsilon_map(question, over, account=account)
     except (CalibrationError, UnsupportedMechanism) as error:
         return {"error": with_labels(str(error))} if account == "best" else {"unknown": True}
     except (AccountingError, DpfedError) as error:

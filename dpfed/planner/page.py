@@ -103,8 +103,10 @@ PEOPLE = (
     ),
 )  # fmt: skip
 
-_INTEGERS_ONLY, _BERNOULLI_ONLY = _taken("scale"), _taken("edge")
-_INTEGERS = _INTEGERS_ONLY["mechanism"]
+_INTEGERS, _BERNOULLI = _taken("scale"), _taken("edge")
+_BANDED = {"noise": ["banded"], "mechanism": ["gaussian"]}
+_LANES = {"sampling": ["balls-and-bins"], **_BANDED}
+_CORRELATED = {"noise": ["banded", "blt"], "mechanism": ["gaussian"]}
 DETAILS = (
     InputBox(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
     InputBox(
@@ -117,61 +119,51 @@ DETAILS = (
     ),
     InputBox(
         name="bands", label="Bands", integer_only=True, hint="balls and bins: empty means one per lane",
-        shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
+        shown_if=_BANDED,
     ),
     InputBox(
         name="lanes", label="Lanes", integer_only=True, hint="empty: the number of least error, if epsilon is given",
-        shown_if={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+        shown_if=_LANES,
     ),
     InputBox(
         name="secret_lanes", label="Lanes are", choices=(("", "public"), ("true", "secret, drawn for a run")),
-        shown_if={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+        shown_if=_LANES,
     ),
     InputBox(
         name="buffers", label="Buffers", integer_only=True, hint="empty: 3",
         shown_if={"noise": ["blt"], "mechanism": ["gaussian"]},
     ),
     InputBox(
-        name="factorisation", label="Factorisation", shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
+        name="factorisation", label="Factorisation", shown_if=_BANDED,
         choices=(("optimised", "optimised"), ("square-root", "square root, in closed form")),
     ),
     InputBox(
         name="factorisation_power", label="Power of prefix sums", hint="empty: as the factorisation has it",
-        shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
+        shown_if=_BANDED,
     ),
+    InputBox(name="server_momentum", label="Server momentum", hint="0 to 1", shown_if=_CORRELATED),
+    InputBox(name="server_decay", label="Server's decay a round", hint="0 to 1", shown_if=_CORRELATED),
     InputBox(
-        name="server_momentum", label="Server momentum", hint="0 to 1",
-        shown_if={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
+        name="dropout", label="Fraction of noise that may be missing", hint="0 to 1", shown_if=_taken("dropout")
     ),
+    InputBox(name="dimension", label="Coordinates, d", integer_only=True, shown_if=_taken("dimension")),
+    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", shown_if=_INTEGERS),
+    InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), shown_if=_INTEGERS),
     InputBox(
-        name="server_decay", label="Server's decay a round", hint="0 to 1",
-        shown_if={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
-    ),
-    InputBox(
-        name="dropout", label="Fraction of noise that may be missing", hint="0 to 1",
-        shown_if=_taken("dropout"),
-    ),
-    InputBox(
-        name="dimension", label="Coordinates, d", integer_only=True,
-        shown_if=_taken("dimension"),
-    ),
-    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", shown_if=_INTEGERS_ONLY),
-    InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), shown_if=_INTEGERS_ONLY),
-    InputBox(
-        name="placement", label="Noise from", shown_if=_INTEGERS_ONLY,
+        name="placement", label="Noise from", shown_if=_INTEGERS,
         choices=(("", "the clients, in shares"), ("server", "the server")),
     ),
     InputBox(
         name="cohort_cap", label="Cohort cap", integer_only=True, hint="empty: no cap, or one that is seldom reached",
-        shown_if={"mechanism": ["gaussian", *_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
+        shown_if={"mechanism": ["gaussian", *_INTEGERS["mechanism"], "bernoulli-aggregate"], "sampling": ["poisson"]},
     ),
-    InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", shown_if=_BERNOULLI_ONLY),
-    InputBox(name="clip_norm", label="L2 clip norm of the change", shown_if=_BERNOULLI_ONLY),
-    InputBox(name="l2_sensitivity", label="or: L2 sensitivity", shown_if=_BERNOULLI_ONLY),
-    InputBox(name="linf_clip", label="Clip of one coordinate", shown_if=_BERNOULLI_ONLY),
-    InputBox(name="noise_std", label="Standard deviation of noise on probabilities", shown_if=_BERNOULLI_ONLY),
+    InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", shown_if=_BERNOULLI),
+    InputBox(name="clip_norm", label="L2 clip norm of the change", shown_if=_BERNOULLI),
+    InputBox(name="l2_sensitivity", label="or: L2 sensitivity", shown_if=_BERNOULLI),
+    InputBox(name="linf_clip", label="Clip of one coordinate", shown_if=_BERNOULLI),
+    InputBox(name="noise_std", label="Standard deviation of noise on probabilities", shown_if=_BERNOULLI),
     InputBox(
-        name="clip_metric", label="Metric of clip norms", shown_if=_BERNOULLI_ONLY,
+        name="clip_metric", label="Metric of clip norms", shown_if=_BERNOULLI,
         choices=(("", "Euclidean"), ("fisher", "standard deviations (fisher)")),
     ),
     InputBox(

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from accounting import budget
-from accounting.budget import Budget, Plan
+from accounting.budget import Plan
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
@@ -42,14 +44,15 @@ def static_page(
     Bernoulli samples have no noise multiplier, and correlated noise has one number of rounds. `progress`: called with
     (done, total) tables.
     """
-    found = _solved(question)
+    account = answers.quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
+    found = question.solve(account)
     plan, noise = found.plan, found.noise_multiplier
     question = _with_all_options(question, plan)
     if not _is_plain(plan):
         noises, rounds = noises or _FEW_NOISES, rounds or _FEW_ROUNDS
     across = [None] if noise is None else answers.axis_values(noise, noises or _NOISE_COUNT, whole=False, most=math.inf)
     up = [found.rounds]
-    if _has_independent_noise(plan):
+    if plan.mechanism.noise == "independent":
         most = plan.most_rounds or math.inf
         up = [int(one) for one in answers.axis_values(found.rounds, rounds or _ROUND_COUNT, whole=True, most=most)]
     tables, asked = [], _grid_plans(question)
@@ -59,9 +62,8 @@ def static_page(
     cohorts = sorted({table["cohort"] for table in tables if table["sampling"] != "all"})
     samplers = list(dict.fromkeys(table["sampling"] for table in tables))
     of_rounds, of_noise, of_epsilon = NUMBERS
-    nearest = None if noise is None else min(filter(None, across), key=lambda z: abs(z - noise))
     return planner_page(
-        question.at_point(rounds=found.rounds, noise_multiplier=nearest),
+        question.at_point(rounds=found.rounds, noise_multiplier=noise),
         numbers=(
             replace(of_rounds, slider=(up[0], up[-1]) if len(up) > 1 else None),
             replace(of_noise, slider=(across[0], across[-1]), shown_if={})
@@ -87,12 +89,6 @@ def static_page(
     )  # fmt: skip
 
 
-def _solved(question: Question) -> Budget:
-    """Return the budget of the plan, with lanes and bands if they are searched for."""
-    account = answers.quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
-    return question.solve(account)
-
-
 def _with_all_options(question: Question, plan: Plan) -> Question:
     """Return the question with the cohort, lanes and bands that the plan derives from other options."""
     if plan.unit == "client" and question.cohort is None and plan.sampling.name != "all":
@@ -104,14 +100,10 @@ def _with_all_options(question: Question, plan: Plan) -> Question:
     return question
 
 
-def _has_independent_noise(plan: Plan) -> bool:
-    return getattr(plan.mechanism, "noise", "independent") == "independent"
-
-
 def _is_plain(plan: Plan) -> bool:
     """Return True for clients with Gaussian noise that is independent over rounds."""
-    gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
-    return gaussian and _has_independent_noise(plan) and plan.unit == "client"
+    noise = plan.mechanism
+    return noise.name in ("gaussian", "distributed-gaussian") and noise.noise == "independent" and plan.unit == "client"
 
 
 def _grid_plans(question: Question) -> list[Question]:
@@ -127,11 +119,9 @@ def _grid_plans(question: Question) -> list[Question]:
             change |= {"participations": None, "separation": None, "adjacency": None, "cohort_cap": None}
         for cohort in cohorts if name != "all" else [None]:
             other = question.at_point().with_options(**change, cohort=cohort)
-            try:
+            with suppress(AccountingError, DpfedError):
                 other.plan()
-            except (AccountingError, DpfedError):
-                continue
-            found.append(other)
+                found.append(other)
     return found
 
 
@@ -139,21 +129,15 @@ def _epsilon_table(question: Question, across: Sequence[float | None], up: list[
     """Return epsilon at every grid point, a row for each number of rounds, with the conditions under which it holds."""
     plan = question.plan()
     account = answers.quick_accountant(plan)
-    rows = [
-        [
-            budget.solve(plan, noise_multiplier=z, rounds=count, accountant=account, with_lower_bound=False)
-            for z in across
-        ]
-        for count in up
-    ]
+    solved = partial(budget.solve, plan, accountant=account, with_lower_bound=False)
+    rows = [[solved(noise_multiplier=z, rounds=count) for z in across] for count in up]
     notes = [found.notes for row in rows for found in row]
-    chosen = "" if account == "best" else f" --accountant {account}"
-    has_noise = plan.has_noise_multiplier
-    noise_option = " --noise-multiplier {noise}" if has_noise else ""
-    noise_argument = "noise_multiplier={noise}, " if has_noise else ""
-    more = "" if account == "best" else f', accountant="{account}"'
+    option, argument = ("", "") if account == "best" else (f" --accountant {account}", f', accountant="{account}"')
+    noise_option, noise_argument = "", ""
+    if plan.has_noise_multiplier:
+        noise_option, noise_argument = " --noise-multiplier {noise}", "noise_multiplier={noise}, "
     return {
-        **answers.plan_conditions(rows[0][0]),
+        **answers.plan_conditions(plan),
         "sampling": plan.sampling.name,
         "account": answers.ACCOUNTS[account],
         "noise": across,
@@ -162,6 +146,6 @@ def _epsilon_table(question: Question, across: Sequence[float | None], up: list[
         "cells": [[upwards(found.epsilon) for found in row] for row in rows],
         "brief": [[answers.brief_epsilon(found.epsilon) for found in row] for row in rows],
         "notes": [note for note in notes[0] if all(note in others for others in notes)],
-        "command": f"{question.command_line} --rounds {{rounds}}{noise_option}{chosen}",
-        "python": f"{question.plan_code}\nprint(budget.epsilon(plan, {noise_argument}rounds={{rounds}}{more}))",
+        "command": f"{question.command_line} --rounds {{rounds}}{noise_option}{option}",
+        "python": f"{question.plan_code}\nprint(budget.epsilon(plan, {noise_argument}rounds={{rounds}}{argument}))",
     }
