@@ -94,6 +94,7 @@ def _number(allowed: str, is_allowed: Callable[[float], bool]) -> Callable[..., 
 positive = _number("a finite number above 0", lambda value: value > 0)
 nonnegative = _number("a finite number of at least 0", lambda value: value >= 0)
 probability = _number("a probability in [0, 1]", lambda value: 0 <= value <= 1)
+fraction = _number("a fraction in [0, 1)", lambda value: 0 <= value < 1)
 open_probability = _number("a number strictly between 0 and 1", lambda value: 0 < value < 1)
 clip_norm = _number(
     f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums",

@@ -7,6 +7,7 @@ calibrated for it.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -148,11 +149,16 @@ def advised_plans(plan: Plan, *, epsilon: float, rounds: int) -> tuple[AdvisedPl
         return ()
     found: list[AdvisedPlan] = []
     for other in _alternative_plans(plan, rounds):
-        if other.needs_lanes:
-            found += _with_best_lanes(other, epsilon, rounds)
-            continue
-        one = _with_calibrated_noise(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
-        found += [] if one is None else [one]
+        with suppress(CalibrationError):  # no noise multiplier meets epsilon
+            if other.needs_lanes:
+                best = search_lanes(other, epsilon=epsilon, rounds=rounds)
+                if best.lanes != 1:  # one lane has independent noise, which is a separate choice
+                    found.append(best)
+                continue
+            start = found[-1].noise_multiplier if found else 1.0
+            z = _calibrated_multiplier(other, epsilon, rounds, start=start, tolerance=_ADVICE_TOLERANCE)
+            error = other.mechanism.prefix_error(other, z, rounds)
+            found.append(AdvisedPlan(plan=other.changed(noise_multiplier=z), error=error))
     return tuple(sorted(found, key=lambda one: one.error))
 
 
@@ -173,24 +179,6 @@ def _alternative_plans(plan: Plan, rounds: int) -> Iterator[Plan]:
     yield replace(plan, sampling=Poisson(cohort=plan.cohort), mechanism=GaussianNoise())
     yield replace(plan, sampling=in_turn, mechanism=BandedNoise(bands=min(plan.period, rounds)))
     yield replace(plan, sampling=in_turn, mechanism=BufferedNoise(buffers=_BUFFERS))
-    zero_out = replace(
-        plan, adjacency=Adjacency.ZERO_OUT
-    )  # under add-remove a new client could change the lanes of others
+    # Under add-remove a new client could change the lanes of others.
+    zero_out = replace(plan, adjacency=Adjacency.ZERO_OUT)
     yield replace(zero_out, sampling=BallsAndBins(cohort=plan.cohort), mechanism=BandedNoise())
-
-
-def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[AdvisedPlan]:
-    """Return the plan with the number of lanes of smallest error; an empty list if no number of lanes meets epsilon."""
-    try:
-        found = search_lanes(plan, epsilon=epsilon, rounds=rounds)
-    except CalibrationError:
-        return []
-    return [] if found.lanes == 1 else [found]  # one lane has independent noise, which is a separate choice
-
-
-def _with_calibrated_noise(plan: Plan, epsilon: float, rounds: int, *, start: float) -> AdvisedPlan | None:
-    try:
-        z = _calibrated_multiplier(plan, epsilon, rounds, start=start, tolerance=_ADVICE_TOLERANCE)
-    except CalibrationError:
-        return None
-    return AdvisedPlan(plan=plan.changed(noise_multiplier=z), error=z * plan.mechanism.prefix_error(plan, 1.0, rounds))

@@ -374,13 +374,9 @@ def _given_numbers(
     plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
 ) -> tuple[float | None, int | None]:
     """Return noise multiplier and rounds from the arguments or the plan. Errors: InvalidParameter if the two differ."""
-    for name, given, planned in (
-        ("noise_multiplier", noise_multiplier, plan.noise_multiplier),
-        ("rounds", rounds, plan.rounds),
-    ):
+    for name, given in (("noise_multiplier", noise_multiplier), ("rounds", rounds)):
+        planned = getattr(plan, name)
         if given is not None and planned is not None and given != planned:
             raise InvalidParameter(f"{name}={given} with a plan of {name}={planned}: give it once.")
-    return (
-        plan.noise_multiplier if noise_multiplier is None else noise_multiplier,
-        plan.rounds if rounds is None else rounds,
-    )
+    z = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
+    return z, plan.rounds if rounds is None else rounds

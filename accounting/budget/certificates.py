@@ -23,14 +23,7 @@ import numpy as np
 from accounting import disk_cache, require
 from accounting.budget.answers import Budget
 from accounting.compose import sampled_schedules
-from accounting.compose.sampled_schedules import (
-    CHUNK,
-    Chunk,
-    Pair,
-    ScheduleUnderNoise,
-    Sums,
-    sampled_sums,
-)
+from accounting.compose.sampled_schedules import CHUNK, Chunk, Pair, ScheduleUnderNoise, Sums, sampled_sums
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     BallsAndBins,
@@ -99,20 +92,15 @@ class Certificate:
         """Return the certificate of a record that `to_dict` wrote. Errors: TypeError, KeyError or ValueError for any
         other record.
         """
-        epsilon, delta, failure, sure = (
-            float(record[name]) for name in ("epsilon", "delta", "failure", "deterministic")
-        )
-        if not all(map(math.isfinite, (epsilon, delta, failure, sure))):
+        numbers = {name: float(record[name]) for name in ("epsilon", "delta", "failure", "deterministic")}
+        if not all(map(math.isfinite, numbers.values())):
             raise ValueError("numbers that are not finite")
         return cls(
-            epsilon=epsilon,
-            delta=delta,
-            failure=failure,
+            **numbers,
             tries=int(record["tries"]),
             samples=int(record["samples"]),
             bounds=(float(record["bounds"][0]), float(record["bounds"][1])),
             seed=str(record["seed"]),
-            deterministic=sure,
             description=dict(record["description"]),
         )
 

@@ -8,7 +8,7 @@ reveals too much about the lane.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
@@ -32,7 +32,7 @@ from accounting.budget.certificates import (
 )
 from accounting.budget.correlated import BandedNoise
 from accounting.budget.plan import Plan
-from accounting.compose.sampled_schedules import CHUNK, Chunk, Pair
+from accounting.compose.sampled_schedules import CHUNK, Pair
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.mechanisms.samplings.allocation import BallsAndBins
 from accounting.rounding import upwards
@@ -66,9 +66,8 @@ def certified_noise(plan: Plan, *, epsilon: float, rounds: int, samples: int = S
     search = _Search(plan=plan, epsilon=epsilon, rounds=rounds, samples=samples)
     coarse = search.coarse_multiplier(most)
     tilts = search.tilts(coarse, min(4 * PILOT, samples))
-    z = rounded_up(
-        search.smallest_multiplier(tilts, max(samples // 8, PILOT), (0.93 * coarse, min(1.04 * coarse, most)), _FINE)
-    )
+    ends = 0.93 * coarse, min(1.04 * coarse, most)
+    z = rounded_up(search.smallest_multiplier(tilts, max(samples // 8, PILOT), ends, _FINE))
     for tries in range(1, MOST_TRIES + 1):
         if z >= most:
             break
@@ -114,19 +113,14 @@ class _Search:
         """Return the bound that a verification is unlikely to exceed, divided by delta."""
         run = sampled_run(self.plan.run(z, self.rounds))
         setting = {"rounds": self.rounds, "delta": self.plan.delta, "tilts": list(tilts), "count": count}
-        seed = seed_of(
-            {"noise for": self.epsilon, **setting}
-        )  # one seed for all multipliers and matrices, to compare them
-        chunks: Iterator[Chunk] = run.samples(generator_of(seed), count, tilts)
-        bound = likely_bound(chunks, run, self.epsilon, tilts, self.samples)
-        return (bound + FAILURE) / self.plan.delta
+        seed = seed_of({"noise for": self.epsilon, **setting})  # one for all multipliers and matrices, to compare them
+        chunks = run.samples(generator_of(seed), count, tilts)
+        return (likely_bound(chunks, run, self.epsilon, tilts, self.samples) + FAILURE) / self.plan.delta
 
     def tilts(self, z: float, count: int) -> Pair:
         """Return the tilts with the smallest likely bound at a noise multiplier."""
-        return min(
-            sampled_run(self.plan.run(z, self.rounds)).tilts,
-            key=lambda tilts: self.likely_bound_over_delta(z, tilts, count),
-        )
+        tilts = sampled_run(self.plan.run(z, self.rounds)).tilts
+        return min(tilts, key=lambda one: self.likely_bound_over_delta(z, one, count))
 
     def coarse_multiplier(self, most: float) -> float:
         """Return approximately the smallest noise multiplier below `most`, with the tilts whose largest weight is

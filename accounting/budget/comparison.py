@@ -138,19 +138,15 @@ def _no_account_of_shares(plan: Plan, sampling: PlannedSampling, adjacency: Adja
 
 
 def _accountant_rows(plan: Plan, z: float, count: int) -> list[Budget]:
-    sampling = plan.sampling.name
-    accounts: list[dict[str, Any]] = [{"accountant": "pld" if sampling != "all" else "best"}]
-    if sampling != "all" and not (sampling == "poisson" and plan.adjacency is Adjacency.REPLACE_ONE):
-        accounts[:0] = [
-            {"accountant": "rdp", "conversion": conversion, "with_lower_bound": False}
-            for conversion in ("classical", "improved")
-        ]
-    if sampling == "fixed":
-        accounts.append({})
+    sampling, replaces = plan.sampling.name, plan.adjacency is Adjacency.REPLACE_ONE
+    accounts: list[dict[str, Any]] = []
+    if sampling != "all" and not (sampling == "poisson" and replaces):
+        renyi = {"accountant": "rdp", "with_lower_bound": False}
+        accounts += [{**renyi, "conversion": conversion} for conversion in ("classical", "improved")]
+    accounts += [{"accountant": "pld"}] if sampling != "all" else []
+    accounts += [{"accountant": "best"}] if sampling != "poisson" else []
     rows = [solve(plan, noise_multiplier=z, rounds=count, **account) for account in accounts]
-    return rows + (
-        _paper_rows(plan, z, count) if sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE else []
-    )
+    return rows + (_paper_rows(plan, z, count) if sampling == "fixed" and replaces else [])
 
 
 def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:

@@ -173,9 +173,8 @@ class CorrelatedNoise(Noise):
         z = require.noise_multiplier(noise_multiplier)
         sums = "sums over rounds are" if self.server_momentum == 0 and self.server_decay == 1 else "the model is"
         size = next(f"{count} {name}" for name, count in self.sizes.items() if count)
-        error_text = (
-            f"noise in {size}: {sums} perturbed by {upwards(self.prefix_error(setting, z, rounds))} C on average"
-        )
+        here = upwards(self.prefix_error(setting, z, rounds))
+        error_text = f"noise in {size}: {sums} perturbed by {here} C on average"
         if setting.sampling.name == "poisson":
             groups = f"in {self.sizes['bands']} public groups that take turns"
             return (error_text, f"only for planning, {groups}: `dpfed run` does not support this noise")

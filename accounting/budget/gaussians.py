@@ -367,8 +367,7 @@ class DistributedGaussianNoise(GaussianNoise):
         """Return the noise with validated factors. Errors: InvalidParameter for cohorts of secret size, and for
         add-remove.
         """
-        if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
-            raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
+        require.fraction(dropout=self.dropout)
         if setting.sampling.name not in ("fixed", "all"):
             raise InvalidParameter(
                 f"mechanism='distributed-gaussian' with sampling={setting.sampling.name!r}: the noise of the sum would "

@@ -92,8 +92,7 @@ class IntegerNoise(Noise):
                 "noise and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
                 "'fixed' alone. Use placement 'server' with a plain sum."
             )
-        if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
-            raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
+        require.fraction(dropout=self.dropout)
         if self.placement == "server" and self.dropout:
             raise InvalidParameter(
                 f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
@@ -159,15 +158,11 @@ class IntegerNoise(Noise):
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return dimension, scale and shares of the integers, for the JSON of a budget."""
+        found, bound = {"dimension": self.dimension, "scale": self.scale}, {"l2_bound": self.l2_bound}
         if setting.unit == "record":
-            return {"dimension": self.dimension, "scale": self.scale, "l2_bound": self.l2_bound}
-        return {
-            "dimension": self.dimension,
-            "scale": self.scale,
-            "shares": self._shares(most_uploads(setting)),
-            "l2_bound": self.l2_bound,
-            "bits_per_coordinate": self.bits(setting, noise_multiplier),
-        }
+            return found | bound
+        bits = {"bits_per_coordinate": self.bits(setting, noise_multiplier)}
+        return {**found, "shares": self._shares(most_uploads(setting)), **bound, **bits}
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return notes on bits and wrap-around, rounding, shares, caps, and closeness to continuous noise."""
@@ -176,11 +171,8 @@ class IntegerNoise(Noise):
                 f"{self._scale:g} steps per clip norm, d = {self.dimension:,} integers: rounding lengthens the "
                 f"bound by {self.l2_bound / self._scale - 1:.2%}",
             )
-        noise, uploads, bits = (
-            self.release(setting, noise_multiplier),
-            most_uploads(setting),
-            self.bits(setting, noise_multiplier),
-        )
+        noise, bits = self.release(setting, noise_multiplier), self.bits(setting, noise_multiplier)
+        uploads = most_uploads(setting)
         padding = f", d = {self.dimension:,} padded" if self.padded_dimension != self.dimension else ""
         lines = [
             f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded_dimension:,} "
@@ -190,12 +182,8 @@ class IntegerNoise(Noise):
             f"{self.l2_bound / self._scale - 1:.2%}",
         ]
         if self.placement == "clients":
-            sufficient_shares = (
-                "" if noise.shares == uploads else f", which suffices if {noise.shares:,} of {uploads:,} are present"
-            )
-            lines.append(
-                f"each upload carries a noise share of variance {int(noise.share_variance):,}{sufficient_shares}"
-            )
+            rest = "" if noise.shares == uploads else f", which suffices if {noise.shares:,} of {uploads:,} are present"
+            lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{rest}")
         if self.sums_have_fixed_size(setting.sampling.name):
             filler = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(

@@ -115,9 +115,8 @@ def opposite_corner(epsilon: ArrayLike, *, sampling_probability: float, distance
         low = log_other - eps - high  # the product of the roots is w / gamma
         left, right = low / s, high / s
         inside = _normal_mass(left, right)
-        subtracted = np.exp(log_other) * _normal_mass(left + s, right + s) + np.exp(eps) * _normal_mass(
-            left - s, right - s
-        )
+        subtracted = np.exp(log_other) * _normal_mass(left + s, right + s)
+        subtracted = subtracted + np.exp(eps) * _normal_mass(left - s, right - s)
     return np.asarray(q * np.where(room > 0, np.maximum(inside - subtracted, 0.0), 0.0))
 
 
@@ -219,9 +218,8 @@ class Box:
         """
         (alpha, most_alpha), (beta, most_beta) = self.alpha, self.beta
         far = 2 * _sine(max(RIGHT, alpha + beta))
-        return sampled_round.corner(2 * _sine(most_beta), far, alpha), sampled_round.corner(
-            2 * _sine(most_alpha), far, beta
-        )
+        corner = sampled_round.corner
+        return corner(2 * _sine(most_beta), far, alpha), corner(2 * _sine(most_alpha), far, beta)
 
     def parts(self) -> Iterable["Box"]:
         """Return the quarters of the box, without those that contain only obtuse triangles."""
@@ -291,11 +289,10 @@ def attained_profiles(sampled_round: FixedSizeRound, angles: Iterable[int]) -> l
 
 
 def _arc_profiles(sampled_round: FixedSizeRound, theta: int) -> Profiles:
-    settings = (2 * _sine(theta / 2), (2 * RIGHT - theta) // 2), (1.0, theta)
-    one, two = (
-        lower(sampled_round.losses, **sampled_round.setting(near, 1.0), angle=angle * UNIT) for near, angle in settings
-    )
-    return one, two
+    def profile(near: float, angle: int) -> Floats:
+        return lower(sampled_round.losses, **sampled_round.setting(near, 1.0), angle=angle * UNIT)
+
+    return profile(2 * _sine(theta / 2), (2 * RIGHT - theta) // 2), profile(1.0, theta)
 
 
 def _collinear_profiles(sampled_round: FixedSizeRound, near: float, far: float) -> Floats:

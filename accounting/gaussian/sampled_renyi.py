@@ -144,13 +144,11 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
     k runs over the integers from 2 to below alpha. The terms k = 0 and k = 1 sum to less than 1.
     """
-    half = 1 / (2 * sigma**2)
+    half, gammaln = 1 / (2 * sigma**2), scipy.special.gammaln
     result = a * np.log(q) + a * (a - 1) * half
     for i in np.flatnonzero(a > 2):
         k = np.arange(2.0, math.ceil(a[i]))
-        log_choose = (
-            scipy.special.gammaln(a[i] + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(a[i] - k + 1)
-        )
+        log_choose = gammaln(a[i] + 1) - gammaln(k + 1) - gammaln(a[i] - k + 1)
         terms = log_choose + (a[i] - k) * np.log1p(-q[i]) + k * np.log(q[i]) + k * (k - 1) * half[i]
         result[i] = scipy.special.logsumexp(np.append(terms, result[i]))
     return np.asarray(result)

@@ -109,11 +109,9 @@ def _best_smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
     """
     tau = _require_finite(shares_distortion(noise.share_variance, noise.shares), noise)
     candidates = np.linspace(0.04, min(0.99 * noise.variance, 10.0), 500)
-    remaining_variance = noise.variance - candidates
-    etas = np.where(remaining_variance > 0, noise.dimension * (tau + lattice_distortion(candidates)), np.inf)
-    best = int(
-        np.argmin(2 * count * etas + candidates / (2 * np.where(remaining_variance > 0, remaining_variance, 1.0)))
-    )
+    left = noise.variance - candidates
+    etas = np.where(left > 0, noise.dimension * (tau + lattice_distortion(candidates)), np.inf)
+    best = int(np.argmin(2 * count * etas + candidates / (2 * np.where(left > 0, left, 1.0))))
     return float(candidates[best]), _require_finite(float(etas[best]), noise)
 
 

@@ -158,7 +158,6 @@ def _log_tail(law: str, distance: float, gaussian_part: float, variance: float) 
     low, high = 0.0, min(math.asinh(distance / variance), 700.0)
     for _ in range(60):  # every l gives a bound; the best l solves l gaussian_part + V sinh l = distance
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if middle * gaussian_part + variance * math.sinh(middle) < distance else (low, middle)
-        )
+        is_below = middle * gaussian_part + variance * math.sinh(middle) < distance
+        low, high = (middle, high) if is_below else (low, middle)
     return low**2 * gaussian_part / 2 + 2 * variance * math.sinh(low / 2) ** 2 - low * distance
