@@ -133,7 +133,7 @@ def refined_cover(
         costs, total = _excess_of_cells([advantages[cell] for cell in cover], recording.weights)
         if total <= allowed or len(cover) >= most:
             return _merged_groups(cover, advantages, costs, recording, kernel)
-        parts = [list(cell.parts()) for cell in cover]
+        parts: list[list[Configurations]] = [list(cell.parts()) for cell in cover]
         split = _cells_to_divide(np.where([len(some) > 1 for some in parts], costs, 0.0))
         if not split:
             return _merged_groups(cover, advantages, costs, recording, kernel)

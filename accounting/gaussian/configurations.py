@@ -19,7 +19,6 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, Self
 
 import numpy as np
 import scipy
@@ -193,18 +192,6 @@ class FixedSizeRound:
         return self._corner_cache[key]
 
 
-class Configurations(Protocol):
-    """Set of configurations of one round that can be divided into smaller sets."""
-
-    def profiles(self, sampled_round: FixedSizeRound) -> Profiles:
-        """Return upper bounds on the profiles of every configuration in the set, in both orders and at every loss."""
-        ...
-
-    def parts(self) -> Iterable[Self]:
-        """Return sets that together cover this set; only the set itself if dividing it would not improve the bound."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Box:
     """Set of triangles with angles alpha and beta between the given bounds, under replace-one."""
@@ -256,6 +243,12 @@ class Arc:
             return [self]
         middle = (least + most) // 2
         return [Arc(theta=bounds, restored=self.restored) for bounds in ((least, middle), (middle, most))]
+
+
+Configurations = Box | Arc
+"""Set of configurations of one round. `profiles` bounds the profiles of every configuration in the set from above, in
+both orders and at every loss. `parts` are sets that cover it; only itself if dividing would not improve the bound.
+"""
 
 
 def all_triangles() -> list[Configurations]:

@@ -53,11 +53,9 @@ def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
     orders.
     """
     base = replace(noise, adjacency=sampling.base_adjacency(noise.adjacency))
-
-    def curve(at: Floats) -> Floats:
-        return renyi(at, base)
-
-    return subsampling.amplified_curve(orders, curve, noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER)
+    return subsampling.amplified_curve(
+        orders, lambda at: renyi(at, base), noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER
+    )
 
 
 def dominating_mu(noise: Skellam, in_clips: float, lost: float) -> float | None:

@@ -54,9 +54,7 @@ class AnswerProcess:
 
     def _run_job(self, turn: int, job: Mapping[str, object]) -> dict[str, object]:
         with self._state:
-            if turn < self._newest:
-                raise SupersededQuestion
-            if self._process is None:
+            if turn < self._newest or self._process is None:
                 raise SupersededQuestion
             process, self._running = self._process, turn
         line = _answer_line(process, job)
@@ -65,13 +63,11 @@ class AnswerProcess:
             if line.endswith("\n"):
                 found: dict[str, object] = json.loads(line)
                 return found
-            by_itself = self._process is process
-            if by_itself:
-                self._replace_process()
             _close_stream(process.stdout)
-        if by_itself:
-            return {"error": "the process of this computation was killed, perhaps for lack of memory. Change the plan."}
-        raise SupersededQuestion
+            if self._process is not process:
+                raise SupersededQuestion
+            self._replace_process()
+        return {"error": "the process of this computation was killed, perhaps for lack of memory. Change the plan."}
 
     def _replace_process(self) -> None:
         """Kill the process and its job; the spare process replaces it."""
@@ -114,9 +110,8 @@ def _start_process() -> subprocess.Popen[str]:
 
 def main() -> None:
     """Answer each line of JSON on standard input by one line on standard output, until the input ends."""
-    answer_job(
-        {"kind": "answer", "options": _WARM_UP_OPTIONS, "account": "best"}
-    )  # import the modules that an answer requires
+    # A first answer imports the modules that an answer requires.
+    answer_job({"kind": "answer", "options": _WARM_UP_OPTIONS, "account": "best"})
     for line in sys.stdin:
         print(json.dumps(answer_job(json.loads(line)), allow_nan=False), flush=True)
 

@@ -115,15 +115,13 @@ class Question(_Options):  # type: ignore[misc]
     @property
     def with_example(self) -> Question:
         """Question with missing numbers from the example of its unit (`EXAMPLES`), for the first page of a plan."""
-        example = dict(EXAMPLES[self.unit])
+        example, is_noise = dict(EXAMPLES[self.unit]), self.mechanism.startswith("bernoulli")
         if self.sampling == "all" or self.participations is not None:
             example.pop("cohort", None)
-        if self.epsilon is not None and self.noise_multiplier is not None:
+        if self.epsilon is not None and (self.noise_multiplier is not None or is_noise):
             del example["rounds"]
-        if self.epsilon is not None or self.mechanism.startswith("bernoulli"):
+        if self.epsilon is not None or is_noise:
             del example["noise_multiplier"]
-        if self.epsilon is not None and self.mechanism.startswith("bernoulli"):
-            example.pop("rounds", None)
         whole = self.with_options(**{name: value for name, value in example.items() if getattr(self, name) is None})
         if self.cohort is None and whole.cohort is not None:
             whole = whole.with_options(cohort=min(whole.cohort, whole.clients))
