@@ -185,8 +185,6 @@ LARGEST_FIXED_SIZE_ORDER = 256
 # The trapezoid rule has relative error e^-_TRAPEZOID_DIGITS, and so have its truncated ends.
 _TRAPEZOID_DIGITS = 30.0
 _SPACING = math.pi * math.sqrt(2 / (_TRAPEZOID_DIGITS * (1 + math.e)))
-# A smaller sampling probability is replaced by this one, because its square would underflow.
-# Covers all rounding errors, which are about 1e-12 (tests).
 # Number of integrands per exponential: each further integrand is the previous one times u^2, which is at most e^40.
 _PRODUCTS = 8
 _NUMBERS_AT_ONCE = 100_000
@@ -202,7 +200,7 @@ def fixed_size_renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, nois
     divergence of order alpha > 1 is at most rho. This holds for replace-one neighbours, and for zero-out, where the
     client that takes the place also moves the sum by 2C. q = 0: 0. q = 1: 2 alpha / sigma^2, which is exact. Otherwise
     rho is the formula above at integer orders; between them it is given by chords of (alpha - 1) rho, which is convex
-    (their Corollary 10). It is infinite above LARGEST_ORDER.
+    (their Corollary 10). It is infinite above LARGEST_FIXED_SIZE_ORDER.
     Direction of error: upper bound, 1e-10 (relative) above that formula.
     Errors: InvalidParameter for orders of at most 1, q outside [0, 1], sigma outside [1e-9, 1e9].
     """

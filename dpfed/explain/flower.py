@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from scipy.special import ndtri
 
@@ -17,6 +18,7 @@ from dpfed.explain.reading import (
     count,
     largest_count,
     noise_of_sum_alone,
+    number_or,
     stated_number,
 )
 
@@ -95,8 +97,8 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
     at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
     Source: flwr.serverapp.strategy.dp_adaptive_clipping, compute_adaptive_noise_params.
     """
-    deviation = stated_number(read.settings, "clipped_count_stddev")
-    deviation, noise, read.adaptive = cohort / 20 if deviation is None else deviation, read.noise or 0.0, False
+    deviation = number_or(read.settings, "clipped_count_stddev", cohort / 20)
+    noise, read.adaptive = read.noise or 0.0, False
     if deviation <= 0 or noise <= 0:
         read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
         return 1.0
@@ -105,10 +107,8 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
     alone = noise_of_sum_alone(noise, deviation)
     read.only_above = True
     largest = 1 - float(ndtri(TAIL * (read.delta or ASSUMED_DELTA) / rounds)) * deviation / replies
-    rate = stated_number(read.settings, "clip_norm_lr")
-    quantile = stated_number(read.settings, "target_clipped_quantile")
-    fraction = max(largest - (0.5 if quantile is None else quantile), 0.0)
-    shrinks = math.exp(min((0.2 if rate is None else rate) * fraction, 600))
+    fraction = max(largest - number_or(read.settings, "target_clipped_quantile", 0.5), 0.0)
+    shrinks = math.exp(min(number_or(read.settings, "clip_norm_lr", 0.2) * fraction, 600))
     worst = {"noise_multiplier": alone / shrinks, "count_std": deviation}
     stays = {"noise_multiplier": alone, "count_std": deviation}
     read.leave_open(
@@ -128,11 +128,7 @@ def rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool]
     learning rate times the momentum's sum. One participation moves every later round of strategies with memory.
     """
     text = " ".join(str(one) for pair in settings.items() for one in pair).lower()
-
-    def number(name: str, usual: float) -> float:
-        found = stated_number(settings, name)
-        return usual if found is None else found
-
+    number = partial(number_or, settings)
     if "krum" in text:
         return "Krum", 1.0, False
     if "median" in text:

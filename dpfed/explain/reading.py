@@ -121,6 +121,12 @@ def stated_number(settings: Settings, *names: str) -> float | None:
     return None
 
 
+def number_or(settings: Settings, name: str, usual: float) -> float:
+    """Return the number with this name, or the usual one if it is not stated."""
+    found = stated_number(settings, name)
+    return usual if found is None else found
+
+
 def count(settings: Settings, *names: str) -> int | None:
     """Return the first whole number with one of these names; None without one. Raises ConfigError for others."""
     for name in names:

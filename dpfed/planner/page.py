@@ -57,6 +57,7 @@ def _taken(name: str, **shown_if: Sequence[str]) -> dict[str, Sequence[str]]:
     return {**shown_if, "mechanism": list(dict.fromkeys(known))}
 
 
+_RECORD, _CLIENT = {"unit": ["record"]}, {"unit": ["client"]}
 NUMBERS = (
     InputBox(name="rounds", label="Rounds", slider=(1, 100_000), integer_only=True),
     InputBox(
@@ -73,19 +74,17 @@ PEOPLE = (
         name="unit", label="Protected",
         choices=(("client", "a client, all of its data"), ("record", "a record of a client")),
     ),
-    InputBox(name="records", label="Records a client holds", integer_only=True, shown_if={"unit": ["record"]}),
-    InputBox(name="batch_size", label="Expected records of a batch", integer_only=True, shown_if={"unit": ["record"]}),
+    InputBox(name="records", label="Records a client holds", integer_only=True, shown_if=_RECORD),
+    InputBox(name="batch_size", label="Expected records of a batch", integer_only=True, shown_if=_RECORD),
     InputBox(
         name="local_steps", label="Local steps a round", integer_only=True, hint="empty: one pass over the records",
-        shown_if={"unit": ["record"]},
+        shown_if=_RECORD,
     ),
     InputBox(
         name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), integer_only=True,
-        shown_if={"sampling": [name for name in SAMPLERS if name != "all"], "unit": ["client"]},
+        shown_if={"sampling": [name for name in SAMPLERS if name != "all"], **_CLIENT},
     ),
-    InputBox(
-        name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items()), shown_if={"unit": ["client"]}
-    ),
+    InputBox(name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items()), shown_if=_CLIENT),
     InputBox(
         name="participations", label="Rounds a client takes part in", integer_only=True,
         shown_if={"sampling": ["allocation", "balls-and-bins"]},
@@ -94,9 +93,7 @@ PEOPLE = (
         name="separation", label="Least rounds from one participation to the next", integer_only=True,
         shown_if={"sampling": ["min-separation"]},
     ),
-    InputBox(
-        name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items()), shown_if={"unit": ["client"]}
-    ),
+    InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items()), shown_if=_CLIENT),
     InputBox(
         name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4",
         record_hint="empty: the smaller of 1e-5 and (all records)^-1.1",

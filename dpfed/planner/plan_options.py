@@ -40,7 +40,7 @@ def number_to_solve(
                 "Bernoulli samples: give exactly one of --rounds (to get epsilon) and --epsilon (to get rounds)."
             )
         return "rounds" if rounds is None else "epsilon"
-    lacking = [name for name in get_args(Solved) if given[name] is None]
+    lacking: list[Solved] = [name for name in get_args(Solved) if given[name] is None]
     if len(lacking) != 1:
         names = [name for name in reversed(given) if given[name] is not None and not (name == "epsilon" and targets)]
         named = ", ".join(map(option_flag, [*names, *targets]))
@@ -48,8 +48,7 @@ def number_to_solve(
             f"given {named or 'no number'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
             "third is computed."
         )
-    solved: Solved = lacking[0]
-    return solved
+    return lacking[0]
 
 
 def solve_budget(
