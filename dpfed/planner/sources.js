@@ -21,7 +21,7 @@ class Gridded {
   constructor(grid) { this.grid = grid; }
   table(options) {
     const own = this.grid.tables.filter((one) => one.sampling === (options.sampling ?? "poisson"));
-    return own.length === 1 ? own[0] : own.find((one) => String(one.cohort) === options.cohort);
+    return own.find((one) => one.sampling === "all" || !options.cohort || String(one.cohort) === options.cohort);
   }
   async answer(options) {
     const table = this.table(options), target = Number(options.epsilon);

@@ -162,6 +162,20 @@ def test_a_page_of_its_own_prints_noise_as_the_served_one(tmp_path):
         fits(browser, 390)
 
 
+def test_a_page_of_its_own_has_no_answer_for_a_cohort_that_a_sampling_does_not_allow(tmp_path):
+    """Two of 60 clients every 40 rounds is no plan: the only table of that sampling is that of one client a round."""
+    asked = question_of({**START, "clients": "60", "cohort": "1", "sampling": "min-separation", "separation": "40"})
+    (tmp_path / "plan.html").write_text(static_page(asked, noises=2, rounds=2))
+    with Browser(tmp_path, width=390, dark=False) as browser:
+        browser.open(f"file://{tmp_path}/plan.html")
+        browser.until(SETTLED)
+        set_to(browser, "cohort", "2")
+        browser.until("!document.getElementById('error').hidden")
+        assert "no answers for that" in browser.run("document.getElementById('error').textContent")
+        set_to(browser, "sampling", "all")
+        browser.until(SETTLED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False)])
 def test_records_chosen_by_hand_begin_with_an_example(server, tmp_path, width, dark):
