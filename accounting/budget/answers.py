@@ -115,33 +115,6 @@ class Budget:
 class _Solver(calibrate.Solver):
     """Solver for the numbers of a plan."""
 
-    def stated_budget(
-        self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool
-    ) -> Budget:
-        stated = accountants.guarantee(
-            plan.run(noise_multiplier, rounds),
-            delta=plan.delta,
-            accountant=self.accountant,
-            conversion=self.conversion,
-            unit=plan.unit,
-            units=plan.units,
-            with_lower_bound=with_lower_bound,
-            precise=self.precise,
-        )
-        few = few_clients_note(clients=plan.clients, cohort=plan.cohort, noise_multiplier=noise_multiplier)
-        return Budget(
-            plan=plan,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            epsilon=stated.epsilon,
-            accountant=stated.method,
-            conversion=stated.conversion,
-            order=stated.order,
-            lower_bound=stated.lower_bound,
-            valid=stated.valid,
-            notes=stated.notes + plan.notes(noise_multiplier, rounds) + (few if plan.unit == "client" else ()),
-        )
-
     def noise_multiplier(self, plan: Plan, target: Target, rounds: int) -> float:
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
@@ -248,7 +221,29 @@ def solve(
     elif lacks_noise and target is not None:
         noise_multiplier = solver.noise_multiplier(plan, target, require.count(rounds=rounds))
     rounds = require.count(rounds=rounds)
-    return solver.stated_budget(plan, noise_multiplier, rounds, with_lower_bound=with_lower_bound)
+    stated = accountants.guarantee(
+        plan.run(noise_multiplier, rounds),
+        delta=plan.delta,
+        accountant=accountant,
+        conversion=conversion,
+        unit=plan.unit,
+        units=plan.units,
+        with_lower_bound=with_lower_bound,
+        precise=precise,
+    )
+    few = few_clients_note(clients=plan.clients, cohort=plan.cohort, noise_multiplier=noise_multiplier)
+    return Budget(
+        plan=plan,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        epsilon=stated.epsilon,
+        accountant=stated.method,
+        conversion=stated.conversion,
+        order=stated.order,
+        lower_bound=stated.lower_bound,
+        valid=stated.valid,
+        notes=stated.notes + plan.notes(noise_multiplier, rounds) + (few if plan.unit == "client" else ()),
+    )
 
 
 def epsilon(
@@ -275,9 +270,9 @@ def epsilon(
     >>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180), 4)
     0.6303
     """
-    solver = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, rounds = _given_numbers(plan, noise_multiplier=noise_multiplier, rounds=rounds)
-    return solver.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
+    run = plan.run(noise_multiplier, require.count(rounds=rounds))
+    return accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion, precise=precise)
 
 
 def noise_multiplier(
