@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
-from dpfed.report.figures.figure import COLOURS, add_tooltips, figure
+from dpfed.report.figures.figure import COLOURS, add_tooltips, figure, label_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def plot_trials(
             points = one.false_positive_rate, one.false_negative_rate
             limits = one.fpr_upper, one.fnr_upper
             right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
-            right.plot(*points, mark, color=colour, markersize=4, label=one.name)
+            right.plot(*points, mark, color=colour, markersize=4, label=label_text(one.name))
             add_tooltips(right, [points[0]], [points[1]], [_error_rates_text(one)])
         left.set(yscale="log", ylim=(_LEAST_DELTA, 1.5), xlabel="epsilon", ylabel="delta")
         left.set_title("claim, and lower bound of each pair", fontsize=9)

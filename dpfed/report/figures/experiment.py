@@ -18,6 +18,7 @@ from dpfed.report.figures.figure import (
     add_tooltips,
     figure,
     given_or_distinct_looks,
+    label_text,
     legend_beside,
     plain_log_ticks,
 )
@@ -48,7 +49,7 @@ def plot_run(
     rounds, megabytes = [float(line.round) for line, _ in tested], [line.uplink_megabytes for line, _ in tested]
     with figure(path, columns=3 if charged else 2, ax=ax) as axes:
         for axis, at in ((axes[0], rounds), (axes[1], megabytes)):
-            axis.plot(at, height, marker=marker, markersize=3, label=name)
+            axis.plot(at, height, marker=marker, markersize=3, label=label_text(name))
             add_tooltips(axis, at, height, [metrics_line_text(line) for line, _ in tested])
             axis.set_ylabel(label)
         axes[0].set_xlabel("rounds")
@@ -124,7 +125,13 @@ def plot_curves(
             marker = look.marker if len(middle) < 15 else None
             for axes, x in ((left, curve.rounds), (right, curve.megabytes)):
                 axes.plot(
-                    x, middle, color=look.colour, linestyle=look.style, label=curve.name, marker=marker, markersize=4
+                    x,
+                    middle,
+                    color=look.colour,
+                    linestyle=look.style,
+                    label=label_text(curve.name),
+                    marker=marker,
+                    markersize=4,
                 )
                 if len(curve.accuracies) > 1:
                     axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
@@ -191,9 +198,9 @@ def plot_over_axis(
             _draw_row(axes, here, shifted, looks[name], joined=not words, bounds=bounds)
         if any(point.published is not None for point in points):
             axes.plot([], [], linestyle="none", marker="o", color="#555555", markerfacecolor="white", label="published")
-        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set(xlabel=label_text(xlabel), ylabel=ylabel)
         if words:
-            axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
+            axes.set_xticks(list(place.values()), [label_text(str(value)).replace(", ", ",\n") for value in values])
             axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
             _set_log_axis(axes, numbers, upwards if bounds else "{:.3g}".format)
@@ -228,7 +235,7 @@ def _draw_row(
             marker=look.marker,
             markersize=5,
             capsize=3,
-            label=points[0].name,
+            label=label_text(points[0].name),
         )
         add_tooltips(axes, x, means, [_point_text(one, bounds) for _, one in placed])
         published = [(x, one.published) for x, one in placed if one.published is not None]
@@ -239,7 +246,7 @@ def _draw_row(
         add_tooltips(axes, x, there, [f"{points[0].name}, published: {one:g}" for one in there])
     for point in points:
         if point.x is None:
-            label = None if placed else point.name
+            label = None if placed else label_text(point.name)
             axes.axhline(point.mean, color=look.colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
             if point.std:
                 axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)

@@ -114,6 +114,11 @@ def _write_figure(drawing: Figure, path: Path, **how: Any) -> None:
     put(path, content.getvalue())
 
 
+def label_text(name: str) -> str:
+    """Return a name as a label: matplotlib would set text between dollars as mathematics, and hide a leading "_"."""
+    return f"{' ' * name.startswith('_')}{name}".replace("$", r"\$")
+
+
 def legend_beside(axes: Axes, *, last: str | None = None) -> None:
     """Draw the legend of `axes` to the right of the whole figure, with the label `last` at its end."""
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == last)
@@ -261,7 +266,10 @@ def inline_svg(drawing: Figure, *, caption: str = "", files: str = "") -> ChartG
     drawing.set_size_inches(*before)
     drawing.legends = legends
     legend = (
-        [LegendEntry(name=name, picture=_legend_sample(one)) for name, one in handles.items()]
+        [
+            LegendEntry(name=name.replace(r"\$", "$").strip(), picture=_legend_sample(one))
+            for name, one in handles.items()
+        ]
         if len(handles) > 1
         else []
     )

@@ -1,8 +1,10 @@
 """No two rows of a figure look alike; variants of a method share its colour; a row looks the same in every figure."""
 
+import numpy as np
 import pytest
 
-from dpfed.report.figures.figure import distinct_looks, given_or_distinct_looks
+from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over_axis
+from dpfed.report.figures.figure import distinct_looks, given_or_distinct_looks, inline_svg
 
 BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.24"]
 FED_SMP = ["FedAvg", *(f"{method}, {block}" for block in BLOCKS for method in ("DP-FedAvg", "top-k", "rand-k"))]
@@ -45,3 +47,16 @@ def test_a_row_keeps_its_look_where_others_are_missing_and_at_a_point_of_its_axe
 def test_points_of_one_row_get_looks_of_their_own():
     names = ["top-k, tight, keep 0.1", "top-k, tight, keep 0.2", "FedAvg"]
     assert different(given_or_distinct_looks(names, distinct_looks(FED_SMP)))
+
+
+@pytest.mark.parametrize("name", ["a $\\foo$ b", "$5 or $6", "_hidden", "x $ y"])
+def test_a_name_is_never_mathematics_and_always_in_the_legend(name, tmp_path):
+    rounds = np.array([1, 2])
+    curves = [
+        Curve(name=one, rounds=rounds, megabytes=rounds.astype(float), accuracies=np.array([[10.0, 20.0]]))
+        for one in (name, "other")
+    ]
+    group = inline_svg(plot_curves(curves, tmp_path / "curves.png"))
+    assert [entry.name for entry in group.legend] == [name, "other"]
+    points = [Point(name=name, x=x, mean=1.0, std=0.0) for x in (name, "b")]
+    plot_over_axis(points, tmp_path / "axis.png", xlabel=name, ylabel="accuracy")
