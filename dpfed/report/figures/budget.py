@@ -263,7 +263,8 @@ def budget_map(
 
 def _has_grid_account(plan: Plan) -> bool:
     """Return True if `accounting.compose.grid` can compute the plan's account."""
-    poisson = plan.sampling.name == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
+    poisson = plan.sampling.name == "poisson" and plan.cohort_cap is None
+    poisson = poisson and plan.adjacency is not Adjacency.REPLACE_ONE
     gaussian = isinstance(plan.mechanism, GaussianNoise) and plan.noise_schedule is None
     return gaussian and plan.before is None and (poisson or plan.sampling.name == "fixed")
 

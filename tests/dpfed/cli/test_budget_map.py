@@ -57,6 +57,15 @@ def test_what_was_released_before_is_counted(sampling):
     assert exact > 1.5 * accountant.epsilon(plan.run(2.0, 1), delta=1e-4, accountant="rdp")
 
 
+def test_a_cap_of_the_cohort_is_counted(capsys):
+    """Planted once: the account of Poisson sampling without the cap, on the fine grid of Renyi accounts."""
+    over = ["--over", "noise-multiplier=2:3", "--over", "rounds=5:6", "--accountant", "rdp"]
+    capped, plain = (map_of(capsys, *over, *cap)["epsilon"][0][0] for cap in (["--cohort-cap", "45"], []))
+    plan = Plan(clients=600, cohort=30, delta=1e-4, cohort_cap=45)
+    assert capped == pytest.approx(accountant.epsilon(plan.run(2.0, 5), delta=1e-4, accountant="rdp"), rel=1e-9)
+    assert capped > 1.001 * plain
+
+
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_cohorts_are_an_axis(capsys, sampling):
     over = ["--over", "rounds=1:2", "--over", "cohort=10:12", "--noise-multiplier", "2", "--sampling", sampling]
