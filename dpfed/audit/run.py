@@ -65,8 +65,7 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     checks, canaries = checks_of_run(files, alpha, project), None
     if files.has_canaries:
         found, canaries = _canary_check(files, alpha)
-        power = None if canaries is None else canaries.power.as_text()
-        checks.append(replace(found, decides=False, would_find=power))
+        checks.append(found)
     return _run_verdict(
         RunEvidence(files=files, confidence=confidence, canaries=canaries),
         value_or(None, lambda: files.epsilon),
@@ -154,8 +153,9 @@ def _canary_check(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | 
     try:
         result = canary_test.canary_result(files, alpha=alpha)
     except (DpfedError, AccountingError) as reason:
-        return Check(name=name, passed=None, detail=f"could not be made: {reason}"), None
-    return check(name, partial(canary_test.canaries_agree_with_claim, result)), result
+        return Check(name=name, passed=None, detail=f"could not be made: {reason}", decides=False), None
+    found = check(name, partial(canary_test.canaries_agree_with_claim, result))
+    return replace(found, decides=False, would_find=result.power.as_text()), result
 
 
 def _require_claim(files: RunFiles) -> None:

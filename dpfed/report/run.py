@@ -214,13 +214,11 @@ def _live_numbers(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> 
         numbers.append(CardNumber(name="epsilon spent, at most", value=upwards(last.epsilon), conditions=beside))
     tested = [line for line in metrics if line.test_accuracy is not None or line.test_loss is not None]
     if tested:
-        line, beside = tested[-1], f"round {tested[-1].round:,}"
-        if line.test_accuracy is not None:
-            numbers.append(CardNumber(name="test accuracy", value=percent_text(line.test_accuracy), conditions=beside))
-        else:
-            numbers.append(
-                CardNumber(name="test loss", value=significant_text(line.test_loss or 0.0, 4), conditions=beside)
-            )
+        line = tested[-1]
+        name, score = "test accuracy", percent_text(line.test_accuracy)
+        if line.test_accuracy is None:
+            name, score = "test loss", significant_text(line.test_loss or 0.0, 4)
+        numbers.append(CardNumber(name=name, value=score, conditions=f"round {line.round:,}"))
     if last.uplink_megabytes:
         numbers.append(
             CardNumber(name="sent by all clients", value=size_text(1e6 * last.uplink_megabytes), conditions="")
