@@ -142,6 +142,7 @@ class _PrivateStep:
         # Before integer noise records are computed one by one, where a plain backward pass is fastest.
         one_by_one = self._task.record is not None and self._task.record.one_by_one
         by = "single" if one_by_one else self._task.gradients_by
+        self._together = by != "single"
         self._records = gradients_of_records(self._module, loss=self._task.loss, by=by)
         self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)
 
@@ -174,16 +175,17 @@ class _PrivateStep:
         gradient is not finite, has the gradient 0.
         """
         task = self._task
-        self._held.restore()  # so that no record affects later ones through a state of the network
-        self._room.copy_(self._walk.weights[0])
-        task.model.rebind(self._module, self._room)
-        drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
-        try:
-            return self._records(task.inputs[rows], task.labels[rows], drawn)
-        except BaseException as error:
-            if not task.forgives_error(error):
-                raise
-        self._prepare()
+        if self._together or len(rows) == 1:
+            self._held.restore()  # so that no record affects later ones through a state of the network
+            self._room.copy_(self._walk.weights[0])
+            task.model.rebind(self._module, self._room)
+            drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
+            try:
+                return self._records(task.inputs[rows], task.labels[rows], drawn)
+            except BaseException as error:
+                if not task.forgives_error(error):
+                    raise
+            self._prepare()
         if len(rows) == 1:
             assert task.failed is not None
             task.failed.add((client, step, int(rows[0])))

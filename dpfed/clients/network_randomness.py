@@ -65,7 +65,7 @@ class ClientRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if func not in _DRAWS:
             raise TrainingFailed(
                 f"model: draws random numbers by {func}, which no seed of dpfed controls. Use dropout, torch.rand, "
-                "randn, randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
+                "randn, rand_like, randn_like, randint, bernoulli, uniform_, normal_ or exponential_."
             )
         return _DRAWS[func](self._uniforms, *args, **given)
 

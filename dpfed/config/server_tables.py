@@ -228,7 +228,7 @@ class RunTable(limits.Table):
     count if the model is for release (randomness = "secure" with [privacy]) and on Flower's nodes, else raise.
     """
 
-    spare_rounds: Annotated[int, Field(ge=0)] = 0
+    spare_rounds: Annotated[int, Field(ge=0, le=limits.MOST_ROUNDS)] = 0
     """Number of rounds that may be repeated after interruptions within the stated epsilon. With secure randomness a
     repeated round has new noise and is charged again. The epsilon of federation.rounds and these rounds together holds
     for any stopping rule. With more repeated rounds, epsilon holds if the interruptions did not depend on results. Set

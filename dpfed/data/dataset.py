@@ -150,6 +150,11 @@ class Dataset:
         return self.classes if self.classes is not None else math.prod(self.target_shape)
 
     @property
+    def identifying_inputs(self) -> Numbers:
+        """Training inputs before data.features replaced them."""
+        return self.train_inputs if self.raw_inputs is None else self.raw_inputs
+
+    @property
     def has_integers(self) -> bool:
         """True if inputs are integers."""
         return self.train_inputs.dtype.kind == "i"

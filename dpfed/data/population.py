@@ -82,7 +82,7 @@ def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, 
 
 
 def _population_content(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
-    inputs = dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs
+    inputs = dataset.identifying_inputs
     if dataset.has_integers and floats_hold(inputs):  # so that networks of integers and of floats have one population
         inputs = inputs.astype(np.float32)
     yield from _array_content("inputs", inputs)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +19,6 @@ from dpfed.data.population import Resampled
 from dpfed.data.wavelets import with_scattering
 from dpfed.errors import ConfigError, DataError
 from dpfed.seeds import Seeds
-
-_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,19 +116,24 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
                 f"data.public_from={other.name!r}: its samples are {_format_text(other)}, {whole.name} has "
                 f"{_format_text(whole)}. Use a data set of the same form."
             )
-        _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
-        _refuse_shared(inputs, other, whole)
+        others, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
+        _refuse_shared(count, other, others, whole)
         rest, note = whole, f"{count} samples of {other.name} serve as public data: they are not protected"
     return rest, _set_aside(inputs, labels, device, note)
 
 
-def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
-    """Raise ConfigError for public samples that clients have, even under another name of the data set."""
-    held = {row.tobytes() for row in whole.train_inputs}
-    shared = sum(row.tobytes() in held for row in inputs)
+def _refuse_shared(count: int, other: Dataset, others: Dataset, whole: Dataset) -> None:
+    """Raise ConfigError for public samples that clients have, even under another name of the data set.
+
+    `others` is the data set `other` without its `count` public samples. Samples are compared as they were before
+    data.features, whose last bits depend on the number of samples.
+    """
+    held = {row.tobytes() for row in whole.identifying_inputs}
+    shared = sum(row.tobytes() in held for row in other.identifying_inputs)
+    shared -= sum(row.tobytes() in held for row in others.identifying_inputs)
     if shared:
         raise ConfigError(
-            f"data.public_from={other.name!r}: {shared} of its {len(inputs)} public samples are samples of clients, in "
+            f"data.public_from={other.name!r}: {shared} of its {count} public samples are samples of clients, in "
             f"the training set of {whole.name}, and no epsilon would cover them. Use other data, or remove "
             "data.public_from: then data.public samples are removed from the clients."
         )

@@ -193,8 +193,16 @@ def test_what_cannot_be_seeded_is_refused(tiny_config: Any) -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs.flatten(1)) + torch.rand(10)
 
+    class Rounds(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs + torch.randint_like(inputs, 3))
+
     with pytest.raises(TrainingFailed, match=r"randperm.*no seed of dpfed controls"):
         moves(trainer(lambda: Shuffles(6, 4), strategy="loop"))
+    with pytest.raises(
+        TrainingFailed, match=r"randint_like.*Use dropout, torch.rand, randn, rand_like, randn_like, ra"
+    ):
+        moves(trainer(lambda: Rounds(6, 4), strategy="loop"))
     register("always-random-in-a-test", lambda input_shape, classes: Always(64, classes))
     with pytest.raises(ConfigError, match="in evaluation mode"):
         build(tiny_config("model.name=always-random-in-a-test", without=["model"]))

@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 import torch
 from custom_networks import Scale
+from local_training import training_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import Sgd
 from dpfed.clients.losses import CROSS_ENTROPY, Loss, custom_loss
 from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.records import Way, gradients_of_records, has_hooks
 from dpfed.clients.records_apart import require_records_apart
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import FlatModel
+from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
 GENERATOR = torch.Generator().manual_seed(2)
@@ -161,3 +165,16 @@ def test_dropout_draws_for_each_record_whichever_the_way() -> None:
     assert not torch.allclose(whole[0], gradients("hooks", [3])[0])
     torch.testing.assert_close(gradients("vmap", [0, 1, 2]), whole, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradients("vmap", [1])[0], whole[1], rtol=1e-4, atol=1e-6)
+
+
+def test_single_passes_draw_dropout_for_each_record_of_a_batch() -> None:
+    """Training by single passes equals training by hooks, whose batches draw from the same streams of records."""
+    model = FlatModel(lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 4)))
+    noiseless = GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1e-9), randomness=Simulated(seeds=Seeds(root=2)))
+
+    def moves(by: Way) -> Tensor:
+        course = Sgd(size=model.size, learning_rate=0.3)
+        training = training_of(model, course, [12, 7], record=noiseless, gradients_by=by)
+        return training.train(model.initial(0), np.arange(2), number=0, seeds=Seeds(root=1))
+
+    torch.testing.assert_close(moves("single"), moves("hooks"), rtol=1e-4, atol=1e-6)

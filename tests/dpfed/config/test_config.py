@@ -82,6 +82,7 @@ def test_all_problems_come_at_once_and_name_the_file():
         ({"model": {"name": "fed-smp-cnn", "hidden": [3]}}, "hidden"),
         ({"local__steps": 3}, "exactly one"),
         ({"run__device": "tpu9"}, r"run\.device='tpu9'"),
+        ({"run__spare_rounds": 10**16}, r"run\.spare_rounds=10000000000000000: "),
         ({"data__public": 10, "data__public_from": "digits", "method": {"name": "fed-smp-topk", "k": 3}}, "to clients"),
         ({"data__public": 10, "data__public_from": "nothing", "method": {"name": "fed-smp-topk", "k": 3}}, "nothing"),
     ],

@@ -135,6 +135,19 @@ def test_a_run_trains_on_features_and_its_clients_are_those_of_the_images(images
     assert same == again
 
 
+def test_images_of_clients_are_not_public_though_their_features_differ_in_the_last_bits(images):
+    """Last bits of features depend on the number of images that are transformed together."""
+    with np.load(images / "images.npz") as file:
+        arrays = dict(file)
+    arrays |= {f"train_{name}": arrays[f"train_{name}"][-2:] for name in ("inputs", "labels")}
+    np.savez(images / "two.npz", **arrays)
+    config = parse(
+        tables(root=str(images), public=1, public_from="two.npz") | {"method": {"name": "fed-smp-topk", "k": 3}},
+        source="test",
+    )
+    refused(ConfigError, "1 of its 1 public samples are samples of clients", build, config)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -80,8 +80,10 @@ def test_a_drawn_mask_has_the_law_of_its_probabilities():
 
 
 @pytest.mark.parametrize(
-    "change", ["format", "seed type", "model", "cut mask", "contexts", "steps", "no json", "not safetensors"]
-)
+    "change",
+    ["format", "seed type", "model", "model type", "scale", "cut mask", "contexts", "steps", "no json", "deep json",
+     "not safetensors"],
+)  # fmt: skip
 def test_files_of_another_form_are_refused(tmp_path, change):
     network = RECIPE.build()
     content = mask_file(RECIPE, network, drawn(network))
@@ -94,6 +96,10 @@ def test_files_of_another_form_are_refused(tmp_path, change):
             facts["recipe"] = json.dumps({**vars(RECIPE), "seed": None})
         case "model":
             facts["recipe"] = json.dumps({**vars(RECIPE), "model": "resnet"})
+        case "model type":
+            facts["recipe"] = json.dumps({**vars(RECIPE), "model": []})
+        case "scale":
+            facts["recipe"] = json.dumps({**vars(RECIPE), "scale": 10**400})
         case "cut mask":
             arrays["mask"] = arrays["mask"][:-1]
         case "contexts":
@@ -102,6 +108,8 @@ def test_files_of_another_form_are_refused(tmp_path, change):
             arrays["steps"] = arrays["steps"][:-1]
         case "no json":
             facts["recipe"] = "{"
+        case "deep json":
+            facts["recipe"] = "[" * 100_000
     path = tmp_path / "m"
     path.write_bytes(b"\0" * 100 if change == "not safetensors" else save(arrays, metadata=facts))
     with pytest.raises(DataError, match="not a mask file"):
