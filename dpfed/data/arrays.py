@@ -64,6 +64,11 @@ def load_arrays(path: Path, *, classes: int | None = None, ignored: int | None =
     from them. `ignored` is a label that neither loss nor accuracy counts. Raises DataError.
     """
     arrays, declared = _npz_arrays(path) if path.suffix == ".npz" else _safetensors_arrays(path)
+    clients = arrays.get("train_clients")
+    if clients is not None and clients.dtype.kind != "U" and (clients.dtype.kind not in "iu" or clients.ndim != 1):
+        raise DataError(
+            f"{path}, train_clients: {clients.dtype} of shape {clients.shape}; must be integers [N]. Convert it."
+        )
     if set(_TARGETS) & set(arrays):
         return replace(_target_dataset(path, arrays, declared, classes), ignored=ignored)
     if missing := sorted(set(_NEEDED) - set(arrays)):
@@ -74,7 +79,7 @@ def load_arrays(path: Path, *, classes: int | None = None, ignored: int | None =
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
     count = _class_count(path, declared, classes)
-    return _make_dataset(path.stem, _checked_arrays(arrays, path), str(path), count, ignored)
+    return _make_dataset(path.stem, arrays, str(path), count, ignored)
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
@@ -104,7 +109,7 @@ def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
                 raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read as .npz ({error}). Write it with numpy.savez, numbers only and no objects."
         ) from None
@@ -125,16 +130,8 @@ def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None
             f"{path}: has {' and '.join(_TARGETS)}, which are not classes, but a number of classes is declared. "
             "Rename them train_labels and test_labels, or remove data.classes."
         )
-    arrays = {name.replace("targets", "labels"): a for name, a in _checked_arrays(arrays, path).items()}
+    arrays = {name.replace("targets", "labels"): a for name, a in arrays.items()}
     return _make_dataset(path.stem, arrays, str(path), None)
-
-
-def _checked_arrays(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
-    """Return the arrays of a file. Raise DataError unless its clients are whole numbers or texts."""
-    clients = arrays.get("train_clients")
-    if clients is not None and clients.dtype.kind != "U":
-        arrays["train_clients"] = _checked_integers(clients, f"{path}, train_clients")
-    return arrays
 
 
 def _class_count(path: Path, in_file: str | None, given: int | None) -> int:
@@ -177,7 +174,7 @@ def from_samples(
     """
     pairs = []
     for half, samples in (("train", train), ("test", test)):
-        if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__"):
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(samples, Mapping):
             raise DataError(
                 f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i], and a data "
                 "set that can only be iterated over is not enough. Give a map-style one, or list(it)."
@@ -271,6 +268,9 @@ def from_arrays(
     """
     where = f"dataset {name!r}"
     parts: list[Part] = []
+    for which, pair in (("train", train), ("test", test)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise DataError(f"{where}, {which} half: must be a pair (inputs, labels). Give both.")
     inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
     named = [one for one in inputs if isinstance(one, Mapping)]
     if len(named) == 2:
@@ -314,7 +314,7 @@ def array_of(values: object, where: str) -> Numbers:
         if str(getattr(held, "dtype", "")) == "torch.bfloat16":
             held = held.float()  # numpy has no such type
         made = np.asarray(held)
-    except (TypeError, ValueError) as error:  # its message may contain a value
+    except (TypeError, ValueError, RuntimeError) as error:  # its message may contain a value
         raise DataError(f"{where}: is not an array of numbers ({type(error).__name__}). Convert it.") from None
     if made.ndim == 0 and made.dtype == object:
         raise DataError(f"{where}: {type(values).__name__} is not an array of numbers. Convert it, as by .toarray().")
@@ -385,12 +385,6 @@ def join_types(arrays: list[Numbers], where: str) -> list[Numbers]:
     if all(wide) or not any(wide):
         return arrays
     return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
-
-
-def _checked_integers(array: Numbers, where: str) -> NDArray[np.int64]:
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be integers [N]. Convert it.")
-    return array.astype(np.int64)
 
 
 def _checked_labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:

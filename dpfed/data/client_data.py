@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,7 @@ def from_clients(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
             "a table name its columns: client=, inputs= and label=."
         )
-    called = [i for i, _ in enumerate(clients)] if ids is None or len(ids) != len(clients) else ids
+    called = ids if isinstance(ids, Sequence) and len(ids) == len(clients) else [i for i, _ in enumerate(clients)]
     held = [
         pair_of(one, f"dataset {name!r}, client {i}", twice=one is clients[0])
         for i, one in zip(called, clients, strict=True)
@@ -119,7 +119,7 @@ def _add_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bo
     where = f"dataset {dataset.name!r}, ids"
     if not in_a_list:
         raise DataError(f"{where}: with client=, the column that has the ids. Remove ids=.")
-    found = None if isinstance(ids, str) else ClientIds.of(ids)
+    found = ClientIds.of(ids) if isinstance(ids, Iterable) and not isinstance(ids, str) else None
     if found is None or len(found) != dataset.natural_clients:
         raise DataError(
             f"{where}: must be a list of {dataset.natural_clients} texts or whole numbers, one for each client, in the "

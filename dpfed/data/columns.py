@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import from_arrays, join_types
@@ -40,7 +40,7 @@ def declared_columns(column: pa.ChunkedArray, name: str, columns: Columns, where
         return None
     if not _is_numeric(column.type):
         raise DataError(f"{where}: is of {column.type}; data.fill and data.range are for numbers. Remove it there.")
-    numbers = np.asarray(column.cast(pa.float64()).to_numpy())  # a gap becomes NaN
+    numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())  # a gap becomes NaN
     gaps = np.isnan(numbers)
     if name in columns.fill:
         numbers = np.where(gaps, columns.fill[name], numbers)
@@ -279,7 +279,7 @@ def _declared_classes(table: pa.Table, label: str) -> int | None:
     try:
         written = json.loads((table.schema.metadata or {})[b"huggingface"])
         return len(written["info"]["features"][label]["names"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -319,7 +319,7 @@ def _label_numbers(table: pa.Table, label: str, folder: str, names: list[str] | 
             f"{where}: has text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
             "Python classes=[...]). They are public and are not collected from the labels, which are private."
         )
-    places = pc.index_in(column, pa.array(names, column.type))
+    places = pc.index_in(column.cast(pa.large_string()), pa.array(names, pa.large_string()))
     if places.null_count:
         raise undeclared_label(where, len(names))
     return np.asarray(places.to_numpy()).astype(np.int64)
@@ -404,7 +404,7 @@ def _image_pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
             if image.width * image.height > _MOST_PIXELS:
                 raise ValueError("more than 2^26 pixels")
             pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
-        except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+        except Exception as error:  # an image from a stranger may raise anything
             raise DataError(
                 f"{where}: an image cannot be read ({type(error).__name__}). Only PNG and JPEG images can."
             ) from None

@@ -111,6 +111,12 @@ class Dataset:
                 f"dataset {self.name!r}: ignored={self.ignored} (data.ignored) with targets that are no classes. "
                 "Remove it; a custom loss may leave targets out."
             )
+        ignored = require.plain(self.ignored)
+        if ignored is not None and not (require.is_whole(ignored) and abs(ignored) < 2**63):
+            raise DataError(
+                f"dataset {self.name!r}: ignored={require.short_repr(ignored)} (data.ignored); must be a whole "
+                "number of 64 bits, as labels are. Change it."
+            )
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes, self.ignored)
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes, self.ignored)
         halves = [(half.dtype.name, half.shape[1:]) for half in (self.train_inputs, self.test_inputs)]

@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import zlib
 from datetime import datetime
 from decimal import Decimal
 
@@ -88,10 +90,27 @@ def test_images_are_their_bytes_over_255(tmp_path, mode, channels):
         parquet.write_table(pa.table({"image": rows, "label": [0, 1, 0, 1, 0, 1]}), tmp_path / f"{split}.parquet")
     made = load_columns(tmp_path, Columns(inputs=("image",), label="label"), classes=2)
     np.testing.assert_allclose(made.train_inputs, pixels.transpose(0, 3, 1, 2) / 255, rtol=1e-6)
-    rows[3]["bytes"] = b"GIF89a, or something else"
-    parquet.write_table(pa.table({"image": rows, "label": [0, 1, 0, 1, 0, 1]}), tmp_path / "train.parquet")
-    with pytest.raises(DataError, match="an image cannot be read"):
-        load_columns(tmp_path, Columns(inputs=("image",), label="label"), classes=2)
+    header = struct.pack(">II5B", 20_000, 20_000, 8, 0, 0, 0, 0)
+    bomb = (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I4s", 13, b"IHDR")
+        + header
+        + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    )
+    for contents in ([b"GIF89a, or something else"] * 6, [bomb] * 6, ["text"] * 6):
+        rows = [{"bytes": content, "path": None} for content in contents]
+        parquet.write_table(pa.table({"image": rows, "label": [0, 1, 0, 1, 0, 1]}), tmp_path / "train.parquet")
+        with pytest.raises(DataError, match="an image cannot be read"):
+            load_columns(tmp_path, Columns(inputs=("image",), label="label"), classes=2)
+
+
+def test_labels_of_any_type_of_text_and_metadata_of_any_depth_are_read(tmp_path):
+    table = pa.table({"x": [1.0, 2.0, 3.0], "y": pa.array(["a", "b", "a"], pa.string_view())})
+    table = table.replace_schema_metadata({b"huggingface": b"[" * 100_000})
+    for split in ("train", "test"):
+        parquet.write_table(table, tmp_path / f"{split}.parquet")
+    made = load_columns(tmp_path, Columns(inputs=("x",), label="y"), classes=("a", "b"))
+    assert made.train_labels.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ def test_the_numbers_are_those_of_the_declarations():
     np.testing.assert_allclose(made().train_inputs, np.array(expected, np.float32))
 
 
+def test_whole_numbers_that_floats_cannot_represent_are_rounded():
+    """The error of pyarrow's exact conversion would contain the number of a sample."""
+    assert made(ROWS | {"age": [2**60 + 1, 95, 20]}).train_inputs[:, 0].tolist() == [1, 1, 0]
+
+
 def test_a_row_depends_on_itself_alone():
     """The numbers of a record are equal whatever other records there are: nothing is measured over the table."""
     for place in range(3):

@@ -1,5 +1,6 @@
 """Data of one's own: a safetensors file from a config, any map-style data set and any module from Python."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,25 @@ def test_a_loader_that_fails_or_gives_something_else_is_one_error() -> None:
         data.register("number", 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must be a function that makes a module"):
         models.register("number", 3)  # type: ignore[arg-type]
+
+
+def test_what_is_no_pair_no_array_and_no_list_is_one_error(tmp_path: Path) -> None:
+    pair: Any = (np.zeros((2, 1)), [0, 1])
+    refused(DataError, r"must be a pair \(inputs, labels\)", data.from_arrays, pair[:1], pair, classes=2)
+    refused(DataError, r"must be a pair \(inputs, labels\)", data.from_arrays, (*pair, [0, 1]), pair, classes=2)
+    nowhere = torch.zeros(2, 1, device="meta")
+    refused(DataError, "is not an array of numbers", data.from_arrays, (nowhere, [0, 1]), pair, classes=2)
+    refused(DataError, "Give a map-style one", data.from_samples, {"inputs": 1}, [pair], classes=2)
+    refused(DataError, "must be a list of 1 texts", data.from_clients, [pair], pair, classes=2, ids=5)
+    for ignored in (10**30, "padding", 0.5):
+        refused(DataError, "whole number of 64 bits", data.from_arrays, pair, pair, classes=2, ignored=ignored)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        file.writestr("train_inputs.npy", b"")
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    for flags in (6, content.find(b"PK\1\2") + 8):
+        content[flags] |= 1  # encrypted
+    (tmp_path / "x.npz").write_bytes(content)
+    refused(DataError, "cannot be read as .npz", data.load, "x.npz", tmp_path)
 
 
 @pytest.mark.parametrize("samples", [[(np.zeros(2), 0), (np.zeros(3), 1)], [(np.zeros(2), "cat")], []], ids=range(3))
