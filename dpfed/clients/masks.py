@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from dpfed.clients.optimisers import (
     Moments,
     Schedule,
-    check_rate,
     constant,
     learning_rate_of_round,
     longest_way,
@@ -84,9 +83,6 @@ class MaskedNoise:
     train_masked: bool = True
 
     def __post_init__(self) -> None:
-        check_rate(self)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
         if not len(self.masked) or self.masked.min() < 0 or self.masked.max() >= self.size:
             raise ConfigError(f"masked: {len(self.masked)} entries; must be at least one of 0..{self.size - 1}.")
 
@@ -168,7 +164,7 @@ class MaskTraining:
         g = d loss / d m at the weights w * m
         ds = g p (1 - p)   "straight-through": m passes for p;   ds = g p p (1 - p)   "published": as FedPM's code does
     then SGD (with momentum) or Adam on s, state fresh every round. Training returns the move sigmoid(s) - theta, 0 for
-    a client without samples. Masks depend on (seeds, round, client) only. Raises ConfigError.
+    a client without samples. Masks depend on (seeds, round, client) only.
     """
 
     network: FrozenNetwork
@@ -180,21 +176,6 @@ class MaskTraining:
     gradient: Gradient = "straight-through"
     forward: Forward = "coins"
     edge: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_rate(self)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
-        if not 0 < self.edge < 0.5:
-            raise ConfigError(
-                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to "
-                "[edge, 1 - edge]."
-            )
-        if self.gradient not in get_args(Gradient) or self.optimizer not in get_args(Optimizer):
-            raise ConfigError(
-                f"gradient={self.gradient!r}, optimizer={self.optimizer!r}: must be one of {get_args(Gradient)} and "
-                f"{get_args(Optimizer)}."
-            )
 
     @property
     def size(self) -> int:

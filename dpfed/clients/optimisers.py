@@ -38,13 +38,6 @@ def learning_rate_of_round(course: HasLearningRate, number: int) -> float:
     return course.learning_rate * course.learning_rate_decay**number * course.schedule(number)
 
 
-def check_rate(course: HasLearningRate) -> None:
-    """Raise ConfigError unless rate and decay are positive and finite."""
-    for name in ("learning_rate", "learning_rate_decay"):
-        if not 0 < getattr(course, name) < float("inf"):
-            raise ConfigError(f"{name}={getattr(course, name)}: must be positive and finite. Change it in [local].")
-
-
 def constant(number: int) -> float:
     """Return the factor 1 of the constant schedule."""
     return 1.0
@@ -79,7 +72,7 @@ class Sgd:
     The first `decayed` entries have weight decay: parameters, not running statistics. With `proximal` mu > 0, g has the
     term mu (w - w_0) on these entries (FedProx: Li et al. 2020), w_0 the broadcast weights. `rates` [n], if given, are
     factors of lr. All three are functions of the broadcast and the client's own weights, added after the slope of
-    private records is noised. Training returns the update: local minus broadcast weights. Raises ConfigError.
+    private records is noised. Training returns the update: local minus broadcast weights.
     """
 
     size: int
@@ -91,12 +84,6 @@ class Sgd:
     decayed: int | None = None
     proximal: float = 0.0
     rates: Tensor | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        check_rate(self)
-        check_weight_decay(self.weight_decay)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
     def begin(self, start: RoundStart) -> SgdWalk:
         return SgdWalk(self, start)
@@ -172,8 +159,6 @@ class Adam:
     weight_decay: L2, added to the gradient as weight_decay * w; or, `decoupled` (Loshchilov, Hutter 2019, AdamW),
                   w = (1 - lr * weight_decay) w before the step
     decayed:      number of leading entries with weight decay: parameters, not running statistics
-
-    Raises ConfigError.
     """
 
     size: int
@@ -185,10 +170,6 @@ class Adam:
     decayed: int | None = None
     proximal: float = 0.0
     rates: Tensor | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        check_rate(self)
-        check_weight_decay(self.weight_decay)
 
     def begin(self, start: RoundStart) -> AdamWalk:
         return AdamWalk(self, start)
@@ -228,12 +209,6 @@ def add_proximal(slope: Tensor, weights: Tensor, start: Tensor, course: Sgd | Ad
 def add_weight_decay(slope: Tensor, weights: Tensor, weight_decay: float, decayed: int | None) -> None:
     """Add to slope [active, n] the gradient of weight_decay |w|^2 / 2 over the first `decayed` entries."""
     slope[:, :decayed].add_(weights[:, :decayed], alpha=weight_decay)
-
-
-def check_weight_decay(weight_decay: float) -> None:
-    """Raise ConfigError unless weight decay is finite and not negative."""
-    if not 0 <= weight_decay < float("inf"):
-        raise ConfigError(f"weight_decay={weight_decay}: must be finite and not negative. Change local.weight_decay.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -118,10 +119,6 @@ def check_strategy(
     strategy: Strategy, precision: Precision, model: FlatModel, device: torch.device, *, private_records: bool
 ) -> None:
     """Raise ConfigError for a strategy or a precision that this network, device or private records do not allow."""
-    if strategy not in get_args(Strategy):
-        raise ConfigError(f"strategy={strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one.")
-    if precision not in get_args(Precision):
-        raise ConfigError(f"precision={precision!r}: must be one of {', '.join(get_args(Precision))}. Choose one.")
     if model.has_fused_layers and (strategy == "vmap" or private_records):
         raise ConfigError(
             "model: has torch's LSTM, GRU or RNN, whose fused kernels do not separate clients or records: neither "
@@ -157,7 +154,7 @@ def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
     """Return the cost of a step on `batch` rows of the shape of inputs [N, ...], measured by a forward pass of one
     row."""
     module = model.bind(model.initial(0)).eval()
-    counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "windowed": 0, "kept": 0}
+    counts: Counter[str] = Counter()
 
     def count_operations(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
         if isinstance(part, nn.Linear):
@@ -178,16 +175,9 @@ def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
             part.register_forward_hook(count_operations)
     with torch.enable_grad(), saved_tensors_hooks(count_kept, lambda tensor: tensor):
         module(inputs[:1].cpu())
-    kept = max(counts["kept"] - model.parameters_size, 0)
-    return StepCost(
-        weights=model.size,
-        dense=counts["dense"],
-        convolutions=counts["convolutions"],
-        products=batch * counts["products"],
-        convolved=batch * counts["convolved"],
-        windowed=batch * counts["windowed"],
-        kept=batch * kept,
-    )
+    counts["kept"] = max(counts["kept"] - model.parameters_size, 0)
+    grown = {name: batch * counts[name] for name in ("products", "convolved", "windowed", "kept")}
+    return StepCost(weights=model.size, dense=counts["dense"], convolutions=counts["convolutions"], **grown)
 
 
 def fastest_plan(cost: StepCost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
@@ -201,16 +191,13 @@ def fastest_plan(cost: StepCost, clients: int, chunk: int, device: torch.device)
         return TrainingPlan(strategy="vmap", chunk=chunk, why=words)
     loop, vmap = cost.milliseconds_in_a_loop(), cost.milliseconds_side_by_side(together)
     words = f"expected of a client and step: {loop:.3f} ms in a loop, {vmap:.3f} ms {together} side by side"
-    return (
-        TrainingPlan(strategy="vmap", chunk=chunk, why=words)
-        if vmap < loop
-        else TrainingPlan(strategy="loop", chunk=None, why=words)
-    )
+    if vmap < loop:
+        return TrainingPlan(strategy="vmap", chunk=chunk, why=words)
+    return TrainingPlan(strategy="loop", chunk=None, why=words)
 
 
 _CACHED = 20_000_000
 """Largest chunk in bytes that stays in a CPU's caches: larger chunks are slower (benchmarks/README.md)."""
-_MOST = {"cpu": 100, "cuda": 1000}
 _SHARE = 4
 
 
@@ -229,8 +216,8 @@ def default_budget(device: torch.device) -> int:
 
 def chunk_within(budget: int, each: int, device: torch.device) -> int:
     """Return the number of clients of `each` bytes that fit into `budget` bytes; at least one."""
-    fast = max(_CACHED // each, 10) if device.type == "cpu" else _MOST["cuda"]
-    return max(1, min(budget // each, fast, _MOST.get(device.type, 100)))
+    fast = 1000 if device.type == "cuda" else min(max(_CACHED // each, 10), 100)
+    return max(1, min(budget // each, fast))
 
 
 def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:

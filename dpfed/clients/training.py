@@ -111,14 +111,9 @@ class LocalTraining:
                 f"epochs={self.epochs}, steps={self.steps}: local training needs exactly one of them. Give one, remove "
                 "the other."
             )
-        for name in ("epochs", "steps", "batch_size", "chunk", "memory", "at_once"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
         check_strategy(
             self.strategy, self.precision, self.model, self.inputs.device, private_records=self.record is not None
         )
-        _check_samples(self)
         _check_single_samples(self)
 
     @property
@@ -170,7 +165,7 @@ class LocalTraining:
         A client's move depends only on (broadcast, seeds, round, its id, its personal layers). The other clients of the
         call have no effect in a loop, and no effect beyond float rounding under vmap.
         """
-        _check_call(self, broadcast, clients)
+        _check_broadcast(self, broadcast)
         if self.record is not None:
             schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, number=number)
         else:
@@ -300,31 +295,12 @@ class LocalTraining:
         return step_cost(self.model, self._probe, self.batch_size)
 
 
-def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
+def _check_broadcast(training: LocalTraining, broadcast: Tensor) -> None:
     size = training.course.size
     if broadcast.shape != (size,) or broadcast.dtype != torch.float32:
         raise ConfigError(
             f"broadcast: {broadcast.dtype} of shape {tuple(broadcast.shape)}; must be float32 [{size}]. Start from "
             "the model's initial weights or the masks' initial probabilities."
-        )
-    if len(clients) and (clients.min() < 0 or clients.max() >= training.partition.clients):
-        raise ConfigError(
-            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
-            f"0..{training.partition.clients - 1}. Sample clients from the partition."
-        )
-
-
-def _check_samples(training: LocalTraining) -> None:
-    samples = len(training.labels)
-    if len(training.inputs) != samples:
-        raise ConfigError(
-            f"inputs: {len(training.inputs)} samples but {samples} labels; must be one label per sample. Check both."
-        )
-    largest = training.partition.largest_row
-    if largest >= samples:
-        raise ConfigError(
-            f"partition: has row {largest}, the data only rows 0..{samples - 1}. "
-            "Partition this data set itself, after its public data were removed."
         )
 
 

@@ -18,7 +18,7 @@ from dpfed.errors import ConfigError, DataError
 
 
 class Holdings(Protocol):
-    """Rows of the training half that each client holds: a `Partition`, or a rule for one (`resampled.Resampled`)."""
+    """Rows of the training half that each client holds: a `Partition`, or a rule for one (`population.Resampled`)."""
 
     @property
     def clients(self) -> int: ...
@@ -30,10 +30,6 @@ class Holdings(Protocol):
     @property
     def total(self) -> int:
         """Number of samples of all clients together."""
-
-    @property
-    def largest_row(self) -> int:
-        """Largest row that a client holds; -1 if no client holds one."""
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the rows of one client."""
@@ -90,11 +86,6 @@ class Partition:
         """Number of samples of all clients together."""
         return len(self.indices)
 
-    @property
-    def largest_row(self) -> int:
-        """Largest row that a client holds; -1 if no client holds one."""
-        return int(self.indices.max(initial=-1))
-
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the rows that `client` (0 .. clients-1) holds."""
         if not 0 <= client < self.clients:
@@ -110,9 +101,8 @@ class Partition:
 
 def partition_of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
     """Return the partition in which client i holds rows[i]."""
-    sizes = np.array([len(one) for one in rows], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    return Partition(indices=indices, offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
+    return Partition(indices=indices, offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
 
 def natural(

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dpfed.data.dataset import Dataset, Numbers, floats_hold
 from dpfed.data.partition import Holdings, Partition
-from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
 _PURPOSE = "partition.resampled"
@@ -24,7 +23,7 @@ class Resampled:
 
     Claim: a client's rows are a function of (seeds, its id) alone, and none is stored. Memory does not grow with
     `clients`, so that a population of 10^6 can be simulated on 60,000 samples. Several clients may have one row, and a
-    client may have a row twice: a guarantee is for a client, not for a sample of the pool. Raises ConfigError.
+    client may have a row twice: a guarantee is for a client, not for a sample of the pool.
     """
 
     samples: int
@@ -42,15 +41,8 @@ class Resampled:
         """Number of samples of all clients together."""
         return self.clients * self.samples_per_client
 
-    @property
-    def largest_row(self) -> int:
-        """Largest row that a client may hold."""
-        return self.samples - 1
-
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the rows that `client` (0 .. clients-1) holds."""
-        if not 0 <= client < self.clients:
-            raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         rows: NDArray[np.int64] = self._rows(np.array([client], dtype=np.int64))[0]
         return rows
 

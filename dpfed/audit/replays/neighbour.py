@@ -102,10 +102,6 @@ class ChangedHoldings:
     def total(self) -> int:
         return int(self.sizes.sum())
 
-    @property
-    def largest_row(self) -> int:
-        return self.base.largest_row
-
     def of(self, client: int) -> Ids:
         return self.changed_rows.get(client, self.base.of(client))
 

@@ -55,15 +55,11 @@ def test_batches_are_made_of_the_clients_rows():
 def test_a_population_of_a_million_takes_no_memory():
     tracemalloc.start()
     many = Resampled(samples=600, clients=1_000_000, samples_per_client=10, seeds=Seeds(root=4))
-    assert (many.total, many.largest_row, len(many.sizes)) == (10_000_000, 599, 1_000_000)
+    assert (many.total, len(many.sizes)) == (10_000_000, 1_000_000)
     many.rows_at(np.arange(100), np.zeros((100, 5), dtype=np.int64))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
-
-
-def test_a_client_that_does_not_exist_is_refused():
-    refused(ConfigError, r"clients 0\.\.999999", POOL.of, 1_000_000)
 
 
 def tables(**changes):
