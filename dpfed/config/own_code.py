@@ -50,10 +50,6 @@ class Registration:
     file: str
     line: int
 
-    @property
-    def source_line(self) -> str:
-        return f"{self.file}, line {self.line}"
-
 
 _KNOWN: dict[Kind, dict[str, Registration]] = {}
 
@@ -76,7 +72,8 @@ def register_object(kind: Kind, name: str, registered_object: object, *, taken: 
     before = _KNOWN.setdefault(kind, {}).get(name)
     if before is not None and (before.file, before.line) != (file, line) and not _is_interactive(file):
         raise ConfigError(
-            f"{kind} {name!r} ({file}, line {line}): is registered twice, first by {before.source_line}. Rename one."
+            f"{kind} {name!r} ({file}, line {line}): is registered twice, first by {before.file}, line {before.line}. "
+            "Rename one."
         )
     _KNOWN[kind][name] = Registration(registered_object=registered_object, file=file, line=line)
 
@@ -90,11 +87,6 @@ def registering_file(kind: Kind, name: str) -> str | None:
     """Return the file that registered the name; None for a built-in name."""
     found = _KNOWN.get(kind, {}).get(name)
     return None if found is None else found.file
-
-
-def has_registered(file: str) -> bool:
-    """Return True if this file has registered a name."""
-    return any(one.file == file for names in _KNOWN.values() for one in names.values())
 
 
 def forget_file(file: str) -> None:
@@ -201,7 +193,8 @@ def code_files_of_run(used: Iterable[tuple[Kind, str]]) -> tuple[UserCodeFile, .
 def files_not_loaded(files: Iterable[UserCodeFile]) -> tuple[UserCodeFile, ...]:
     """Return those of the given files that have neither run in this process nor registered a name in it."""
     contents = {one.sha256 for one in _LOADED.values()}
-    return tuple(one for one in files if one.sha256 not in contents and not has_registered(one.path))
+    registering = {one.file for names in _KNOWN.values() for one in names.values()}
+    return tuple(one for one in files if one.sha256 not in contents and one.path not in registering)
 
 
 def files_of_this_process_only(files: Iterable[UserCodeFile]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.ledger.regular_file import open_input, read_input
+from accounting.ledger.regular_file import open_input
 from dpfed.data.dataset import Dataset
 from dpfed.errors import DataError
 
@@ -75,12 +75,6 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
             found = f"only {size + 1 - missing}" if missing else "more"
             raise ValueError(f"its header declares {size} bytes of content, {found} found")
     return np.frombuffer(b"".join(pieces), dtype=np.uint8).reshape(shape)
-
-
-def read_bytes(path: Path, *, at_most: int, expected: str = "another file, which you may read") -> bytes:
-    """Return the whole file. Raise DataError if it cannot be read or has more than `at_most` bytes."""
-    with reading(path, expected):
-        return read_input(path, at_most=at_most)
 
 
 def image_dataset(

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.ledger.regular_file import read_input
 from dpfed.data.dataset import Dataset
-from dpfed.data.files import Images, image_dataset, read_bytes, read_idx, reading
+from dpfed.data.files import Images, image_dataset, read_idx, reading
 from dpfed.errors import DataError
 from dpfed.seeds import Seeds
 
@@ -61,8 +62,8 @@ def _read_images(root: Path, name: str, file: str, *, labels: int) -> Images:
         "or set DPFED_DATA_DIR; the pickled version is not read: unpickling runs code from the file"
     )
     path = root / _FOLDERS[name] / file
-    content = read_bytes(path, at_most=_MOST_RECORDS * record, expected=expected)
     with reading(path, expected):
+        content = read_input(path, at_most=_MOST_RECORDS * record)
         if not content or len(content) % record:
             raise ValueError(f"{len(content)} bytes, not a whole number of records")
         rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)

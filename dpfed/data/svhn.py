@@ -110,23 +110,11 @@ def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:
         if kind == _COMPRESSED:
             yield _CompressedElement(file, size)
         elif kind == _MATRIX:
-            yield _StoredElement(file, tag)
+            file.seek(start - len(tag))  # an uncompressed variable is read from its tag on
+            yield file
         else:
             raise ValueError(f"an element of type {kind}")
         file.seek(start + size)
-
-
-class _StoredElement:
-    """An uncompressed element, read from its tag on."""
-
-    def __init__(self, file: BinaryIO, tag: bytes) -> None:
-        self._file, self._read_tag = file, tag
-
-    def read(self, size: int) -> bytes:
-        if self._read_tag:
-            tag, self._read_tag = self._read_tag, b""
-            return tag
-        return self._file.read(size)
 
 
 class _CompressedElement:

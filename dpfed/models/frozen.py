@@ -109,9 +109,10 @@ def freeze(
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
     signs = _random_integers(seeds, "frozen.signs", model.size) >> np.uint64(63)
-    scales = _scales(model, constant)
-    constants = np.where(signs == 1, scale, -scale) * scales
-    covered = np.concatenate([_covered_entries(block, biases) for block in model.layout])
+    sizes = [block.stop - block.start for block in model.layout]
+    constants = np.where(signs == 1, scale, -scale) * np.repeat(_scales(model, constant), sizes)
+    kinds = ("weight", "bias") if biases == "masked" else ("weight",)
+    covered = np.repeat([block.kind in kinds for block in model.layout], sizes)
     for block in model.layout:
         if block.kind == "normalisation":
             constants[block.start : block.stop] = 1.0 if block.name.endswith("weight") else 0.0
@@ -119,14 +120,13 @@ def freeze(
             constants[block.start : block.stop] = 0.0
     masked = np.flatnonzero(covered)
     words = _random_integers(seeds, "frozen.scores", model.size)[masked]
-    layers = np.concatenate([np.full(block.stop - block.start, i) for i, block in enumerate(model.layout)])[masked]
     return FrozenNetwork(
         model=model,
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
         initial=_initial_probabilities(words, spread),
         dice=torch.from_numpy(_open_uniforms(_random_integers(seeds, "frozen.dice", model.size)[masked])),
-        layers=layers,
+        layers=np.repeat(np.arange(len(sizes)), sizes)[masked],
     )
 
 
@@ -145,20 +145,8 @@ def _open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.minimum(uniform, 1 - 2.0**-53)
 
 
-def _weight_block(model: FlatModel, block: Block) -> Block | None:
-    """Return the layer's weight matrix: the block itself, or another block of its layer."""
-    layer = block.name.rpartition(".")[0]
-    same = [b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1]
-    return same[0] if same else None
-
-
-def _covered_entries(block: Block, biases: Biases) -> NDArray[np.bool_]:
-    masked = block.kind == "weight" or (block.kind == "bias" and biases == "masked")
-    return np.full(block.stop - block.start, masked)
-
-
-def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
-    """Return s of every coordinate."""
+def _scales(model: FlatModel, constant: Constant) -> list[float]:
+    """Return s of every block."""
     fans = [_fan_in(model, block) for block in model.layout]
     if constant == "published":
         sizes = [math.e / math.sqrt(fan_in) for fan_in in fans]
@@ -167,13 +155,14 @@ def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
     if constant == "even":
         weights = [size for size, block in zip(sizes, model.layout, strict=True) if block.kind == "weight"]
         sizes = [math.exp(math.fsum(map(math.log, weights)) / len(weights))] * len(sizes)
-    counts = [block.stop - block.start for block in model.layout]
-    return np.repeat(np.array(sizes), counts)
+    return sizes
 
 
 def _fan_in(model: FlatModel, block: Block) -> int:
-    matrix = _weight_block(model, block)
-    return math.prod(matrix.shape[1:]) if matrix else 1
+    """Return the fan-in of the weight matrix of the block's layer; 1 for a layer without one."""
+    layer = block.name.rpartition(".")[0]
+    matrices = (b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1)
+    return next((math.prod(matrix.shape[1:]) for matrix in matrices), 1)
 
 
 _FORMAT = "dpfed-mask-4"
