@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import gradients_of_records
 from dpfed.clients.side_by_side import allocate_moves
-from dpfed.clients.task import LocalTask, ModuleState, Walk, forward_pass, out_of_memory
+from dpfed.clients.task import LocalTask, Walk, forward_pass, out_of_memory
 from dpfed.compress.rotation import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -57,7 +56,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
     If an exception is forgiven, the client's row is NaN. The next client then gets a new module, because the exception
     may have left data in the old module.
     """
-    step: _BatchStep | None = None
+    step: _PlainStep | _PrivateStep | None = None
     for client in clients:
         try:
             walk = task.begin(np.array([client]))
@@ -78,29 +77,21 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
             step = None
 
 
-class _BatchStep(Protocol):
+class _PlainStep:
     """Step on one batch of a client; module and buffers are kept from client to client."""
 
-    def start_client(self, walk: Walk) -> None:
-        """Prepare the step for the next client."""
-
-    def take_step(self, client: int, number: int, batch: Tensor) -> None:
-        """Take the step `number` of the current client, on the rows `batch`."""
-
-
-class _PlainStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.weights[0])
         self._gradients = BatchGradients(task.model, self._module)
         self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.weights.new_empty(task.model.size)
-        self._held = ModuleState(task.start, task.model, self._module, task.loss)
+        self._restore = task.restorer(self._module)
         self._views = [one.data for one in self._parameters]
 
     def start_client(self, walk: Walk) -> None:
         self._walk = walk
-        self._held.restore()
+        self._restore()
         self._task.model.rebind(self._module, walk.weights[0])
         self._views = [one.data for one in self._parameters]
 
@@ -131,6 +122,8 @@ class _PlainStep:
 
 
 class _PrivateStep:
+    """Step on one batch of a client with private records."""
+
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._room = walk.weights[0].clone()
@@ -144,7 +137,7 @@ class _PrivateStep:
         by = "single" if one_by_one else self._task.gradients_by
         self._together = by != "single"
         self._records = gradients_of_records(self._module, loss=self._task.loss, by=by)
-        self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)
+        self._restore = self._task.restorer(self._module)
 
     def start_client(self, walk: Walk) -> None:
         self._walk = walk
@@ -176,7 +169,7 @@ class _PrivateStep:
         """
         task = self._task
         if self._together or len(rows) == 1:
-            self._held.restore()  # so that no record affects later ones through a state of the network
+            self._restore()  # so that no record affects later ones through a state of the network
             self._room.copy_(self._walk.weights[0])
             task.model.rebind(self._module, self._room)
             drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())

@@ -142,10 +142,8 @@ def _bernoulli(uniforms: Uniforms, given: Tensor, chance: float | None = None, *
     return _bernoulli_samples(uniforms, given, given if chance is None else chance).to(given.dtype)
 
 
-def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Return the kept and scaled values, and the mask of kept ones; outside training all are kept."""
-    if train is False:
-        return given.clone(), torch.ones_like(given, dtype=torch.bool)
+def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, _: bool | None) -> tuple[Tensor, Tensor]:
+    """Return the kept and scaled values, and the mask of kept ones; outside training no number is drawn (`_draws`)."""
     kept = _bernoulli_samples(uniforms, given, 1 - dropped)
     return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
 

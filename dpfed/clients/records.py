@@ -27,9 +27,8 @@ class RecordGradients:
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         self._module = GradSampleModule(make_stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        for (
-            part
-        ) in module.modules():  # Opacus skips layers in eval(); the layers that it supports compute alike in both modes
+        for part in module.modules():
+            # Opacus skips layers in eval(); the layers that it supports compute alike in both modes.
             trained = any(one.requires_grad for one in part.parameters(recurse=False))
             part.training |= trained
             if trained and not hasattr(part, "activations"):

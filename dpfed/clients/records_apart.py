@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,14 @@ def require_records_apart(
     The trial finds only dependences that these samples trigger: a network that mixes records on particular inputs only
     is not found.
     """
-    ways: list[Way] = ["hooks", "vmap", "single"]
-    for by in ways[0 if has_hooks(model.bind(model.initial(0))) else 1 :]:
-        try:
-            _require_apart(model, loss, inputs, targets, batch_size=batch_size, seeds=seeds, by=by)
+    ways: list[Way] = ["hooks", "vmap"]
+    require = partial(_require_apart, model, loss, inputs, targets, batch_size=batch_size, seeds=seeds)
+    for by in ways if has_hooks(model.bind(model.initial(0))) else ways[1:]:
+        with suppress(_NoGradients):
+            require(by=by)
             return by
-        except _NoGradients:
-            if by == "single":
-                raise
-    raise AssertionError("the last way returns or raises")
+    require(by="single")
+    return "single"
 
 
 class _NoGradients(ConfigError):

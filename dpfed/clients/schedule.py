@@ -31,9 +31,8 @@ class Schedule:
     expected: NDArray[np.int64] | None = None
 
     def of(self, rows: NDArray[np.int64]) -> Schedule:
-        """Return the batches of the clients at the given positions in 0 .. c-1."""
-        expected = None if self.expected is None else self.expected[rows]
-        return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows], expected=expected)
+        """Return the batches of the clients at the given positions in 0 .. c-1, without expected sizes."""
+        return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,13 +55,14 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     task.restore_shared_state()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
-    shares = torch.from_numpy(_sample_weights(group.real)).to(walk.weights.device)
     widths = group.real.sum(axis=2)
+    shares = group.real / np.maximum(widths, 1)[:, :, None]  # in a batch's mean: 1/size if real, 0 if padded
+    weights_of_samples = torch.from_numpy(shares.astype(np.float32)).to(walk.weights.device)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
         width = int(widths[:active, step].max())  # real samples are first in a batch
         walk.place_weights(active, step)
-        batch, real = samples[:active, step, :width], shares[:active, step, :width]
+        batch, real = samples[:active, step, :width], weights_of_samples[:active, step, :width]
         with task.own_randomness(places[:active], step):
             gradient = gradients_of_clients(task, walk.weights[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
@@ -124,13 +125,6 @@ _INDEXING: dict[object, tuple[tuple[int | str, ...], ...]] = {
     Tensor.index_fill_: _FILLING,
 }
 """Operations without bounds checks (torch 2.13), each with the positions of its rows, indices and dimension."""
-
-
-def _sample_weights(real: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the weight of each sample in its batch's mean: 1/size if real, 0 if padded."""
-    sizes = np.maximum(real.sum(axis=-1, keepdims=True), 1)
-    shares: NDArray[np.float32] = (real / sizes).astype(np.float32)
-    return shares
 
 
 class ChunkSize:

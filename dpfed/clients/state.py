@@ -56,15 +56,12 @@ class State:
 
     def __init__(self, *roots: tuple[str, object], trained: Iterable[Tensor] = ()) -> None:
         self._trained = {id(tensor) for tensor in trained}
-        self._reached: dict[int, object] = {}
+        self.reached: dict[int, object] = {}
+        """Objects reachable from the roots, by their ids."""
         self._kept: list[_SavedContent] = []
         self._outside: deque[tuple[str, object]] = deque()
         self._collect_contents(deque(roots), outside=False)
         self._collect_contents(self._outside, outside=True)
-
-    def reaches_any(self, objects: Iterable[int]) -> bool:
-        """Return True if one of these ids belongs to an object reachable from the roots."""
-        return any(one in self._reached for one in objects)
 
     @torch.no_grad()
     def restore(self, moved: StateChanges | None = None) -> None:
@@ -81,9 +78,9 @@ class State:
         while waiting:
             name, thing = waiting.popleft()
             skipped = isinstance(thing, type) and (not outside or _is_of_library(thing))
-            if skipped or isinstance(thing, _ATOMS) or id(thing) in self._reached:
+            if skipped or isinstance(thing, _ATOMS) or id(thing) in self.reached:
                 continue
-            self._reached[id(thing)] = thing
+            self.reached[id(thing)] = thing
             for kind in _content_kinds(thing, numbers=id(thing) not in self._trained):
                 self._kept.append(_SavedContent(name, thing, kind, kind.read(thing), outside))
             waiting.extend(_references(name, thing))

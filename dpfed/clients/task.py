@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,20 +49,7 @@ class InitialState:
 
     def shared_between_modules(self, moved: StateChanges) -> bool:
         """Return True if a changed object belongs to several modules."""
-        return self._state.reaches_any(moved.objects)
-
-
-class ModuleState:
-    """State of a module from `FlatModel.bind` and of the loss, restored before each client; empty without `start`."""
-
-    def __init__(self, start: InitialState | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
-        self._start = start
-        roots = ("model", module), ("local.loss", loss.each)
-        self._state = None if start is None else State(*roots, trained=model.trained_tensors(module))
-
-    def restore(self) -> None:
-        if self._state is not None and self._start is not None:
-            self._state.restore(self._start.moved)
+        return any(one in self._state.reached for one in moved.objects)
 
 
 _NOTHING = nullcontext()
@@ -192,20 +179,23 @@ class LocalTask:
         """
         if self.random is None:
             return _NOTHING
-        clients, number = self.clients[places].tolist(), self.round
-        return ClientRandomness(
-            self.seeds,
-            self.random,
-            number=number,
-            clients=clients,
-            step=step,
-            records=records,
-        )
+        clients = self.clients[places].tolist()
+        return ClientRandomness(self.seeds, self.random, number=self.round, clients=clients, step=step, records=records)
 
     def restore_shared_state(self) -> None:
         """Restore the state shared by all copies of the model."""
         if self.start is not None:
             self.start.restore()
+
+    def restorer(self, module: nn.Module) -> Callable[[], None]:
+        """Return a function that restores a module from `FlatModel.bind` and the loss; without `start` it does
+        nothing."""
+        start = self.start
+        if start is None:
+            return lambda: None
+        trained = self.model.trained_tensors(module)
+        state = State(("model", module), ("local.loss", self.loss.each), trained=trained)
+        return lambda: state.restore(start.moved)
 
     def batch_inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of a batch in the memory layout that is fastest for the model."""

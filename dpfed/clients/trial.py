@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -24,7 +24,7 @@ from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.rotation import one_thread
 from dpfed.config.own_code import error_text, errors_of_user_code
-from dpfed.data.partition import Partition
+from dpfed.data.partition import partition_of_lists
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.randomness import Simulated
 from dpfed.replayed import without_replay
@@ -169,7 +169,7 @@ class _Trial:
             training,
             inputs=samples[0][:_ROWS].to(device),
             labels=samples[1][:_ROWS].to(device),
-            partition=_partition([np.zeros(self._batch, dtype=np.int64)]),
+            partition=partition_of_lists([np.zeros(self._batch, dtype=np.int64)]),
             batch_size=self._batch,
             epochs=1,
             steps=None,
@@ -210,7 +210,7 @@ class _Trial:
         if not self._base.model.trains_on_one(self._base.inputs[:1]):
             smaller = [rows for rows in smaller if len(rows) > 1]
         clients = [self._full, *smaller]
-        variant = replace(self._base, partition=_partition(clients), batch_size=full)
+        variant = replace(self._base, partition=partition_of_lists(clients), batch_size=full)
         finite = self._is_finite(variant, [0])
         if isinstance(finite, str):
             return f"training fails on a batch of {_sample_count(full)} ({finite})."
@@ -322,7 +322,7 @@ class _Trial:
         a = np.resize(order[-1:] if others else small, full - self._short if others else full)
         sizes = full, steps * self._batch, 2 * self._batch - self._short, full + self._batch
         c, b, p, d = (np.resize(middle, size) for size in sizes)
-        return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
+        return replace(self._base, partition=partition_of_lists([c, *[a] * many, b, p, d]))
 
     def _last_updates(self, variant: LocalTraining, clients: list[int], calls: int) -> Tensor:
         """Return the last updates of as many calls as a round makes, or as fit into `SECONDS`."""
@@ -360,11 +360,6 @@ def _same_tensor(first: Tensor, second: Tensor | None) -> bool:
     if second is None or first.shape != second.shape or first.dtype != second.dtype:
         return False
     return bool(((first == second) | ((first != first) & (second != second))).all())
-
-
-def _partition(rows: Sequence[NDArray[np.int64]]) -> Partition:
-    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Partition(indices=np.concatenate(rows).astype(np.int64), offsets=offsets)
 
 
 def _first_names(names: Iterable[str]) -> str:
