@@ -211,9 +211,8 @@ def code_hash(files: Iterable[UserCodeFile]) -> str:
 
 def error_text(error: BaseException) -> str:
     """Return type, message and source line of an error in user code, the innermost line outside of dpfed and torch."""
-    ours = (f"{Path(__file__).parent}{os.sep}", f"{os.sep}torch{os.sep}")
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not any(folder in frame.filename for folder in ours)]
+    theirs = [one for one in frames if _OURS not in one.filename and f"{os.sep}torch{os.sep}" not in one.filename]
     said = " ".join(str(error).split())
     words = f"{type(error).__name__}: {said[:_MOST_SAID]}{'...' if len(said) > _MOST_SAID else ''}"
     known = [frame for frame in theirs if Path(frame.filename).is_file()]

@@ -127,6 +127,7 @@ FAILS = {
     "forward": ({"forward": "raise LookupError('what')"}, "fails on 2 test samples, (2, 1, 8, 8): LookupError: what"),
     "shape": ({"forward": "return self.last(inputs.flatten(1))[:, :3]"}, "gives torch.float32 of shape (2, 3)"),
     "shapes": ({"forward": "return self.last(inputs)"}, "fails on 2 test samples"),
+    "layer of torch": ({"maker": "return nn.Linear(3, classes)"}, "fails on 2 test samples"),
     "pair": ({"forward": "return inputs, inputs"}, "gives tuple for 2 samples"),
     "integers": ({"forward": "return self.last(inputs.flatten(1)).long()"}, "gives torch.int64"),
 }
@@ -148,6 +149,7 @@ def test_a_network_that_fails_is_one_error_with_its_line(tmp_path, monkeypatch, 
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
+    assert "flat.py" not in said  # the line is the user's, or there is none
     assert not (tmp_path / "run").exists()
     if case in ("maker", "forward", "shapes", "memory"):
         (fault,) = changes.values()
