@@ -44,6 +44,19 @@ def test_data_sets_of_torch(kind):
     assert repr(made) == "Dataset('own', 60 + 10 samples [3], 3 classes, 6 clients)"
 
 
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (3, "clients are int; must be a list"),
+        ([], "there is no client"),
+        ([{"a": X, "labels": Y}, (X, Y)], r"some samples have the parts \['a'\], others not"),
+        ([([[1], [2, 3]], [0, 1])], "is not an array of numbers"),
+    ],
+)
+def test_clients_of_no_form_are_one_error(clients, words):
+    refused(DataError, words, from_clients, clients, TEST, classes=3)
+
+
 def test_a_client_without_samples_counts():
     made = from_clients([TensorDataset(torch.zeros(0, 3), torch.zeros(0)), (X, Y)], TEST, classes=3)
     assert made.natural_clients == 2

@@ -330,6 +330,9 @@ def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
         model = {"name": "mlp", "hidden": [4]}
         return build(parse({**RUN, "model": model, "method": method, "data": table}, source="run.toml"))
 
+    wide = {f"{half}_inputs": np.ones((60, 6), np.float32) for half in ("train", "test")}
+    save_file(rows | {n: x[: len(rows[n])] for n, x in wide.items()}, tmp_path / "wide.safetensors", {"classes": "3"})
+    refused(ConfigError, r"are \(6,\) in 3 classes, mine has \(5,\)", built, tmp_path / "wide.safetensors")
     for known in (tmp_path / "mine.safetensors", tmp_path / "other" / ".." / "mine.safetensors"):
         refused(ConfigError, r"(samples belong to|are samples of) clients", built, known)
     with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
