@@ -22,6 +22,9 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
 would overflow.
 """
 
+SMALLEST_PROBABILITY = 1e-300
+"""Smallest delta or other probability above 0: its products with shares and counts are not 0 in float64."""
+
 SMALLEST_CLIP, LARGEST_CLIP = 1e-15, 1e15
 """Smallest and largest allowed clip norm C, for arithmetic in float32, whose normal numbers are from 1.2e-38 to 3.4e38.
 
@@ -95,7 +98,10 @@ positive = _number("a finite number above 0", lambda value: value > 0)
 nonnegative = _number("a finite number of at least 0", lambda value: value >= 0)
 probability = _number("a probability in [0, 1]", lambda value: 0 <= value <= 1)
 fraction = _number("a fraction in [0, 1)", lambda value: 0 <= value < 1)
-open_probability = _number("a number strictly between 0 and 1", lambda value: 0 < value < 1)
+open_probability = _number(
+    f"a number strictly between 0 and 1, and at least {SMALLEST_PROBABILITY:g}",
+    lambda value: SMALLEST_PROBABILITY <= value < 1,
+)
 clip_norm = _number(
     f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums",
     lambda value: SMALLEST_CLIP <= value <= LARGEST_CLIP,

@@ -60,7 +60,7 @@ OF_DELTA = [
 ]
 
 
-@pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
+@pytest.mark.parametrize("bad", [0, 1e-301, 5e-324, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
 def test_delta_must_be_inside_0_and_1(bad):
     for epsilon_of in OF_DELTA:
         refused(InvalidParameter, r"delta=.*must be a number strictly between 0 and 1", epsilon_of, delta=bad)
