@@ -162,6 +162,7 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         )
     if slots is not None and slots > federation.clients:
         raise ConfigError(
-            f"federation.cohort_cap={slots} with aggregation.kind={kind!r}: every upload needs a client, and there "
-            f"are {federation.clients}. Use a cap of at most {federation.clients}, or kind 'plain'."
+            f"federation.cohort_cap={slots} with aggregation.kind={kind!r} and privacy.placement="
+            f"{privacy.placement!r}: every upload needs a client, and there are {federation.clients}. Use a cap of at "
+            f"most {federation.clients}, or kind 'plain' with privacy.placement='server'."
         )

@@ -73,3 +73,12 @@ def test_in_process_a_round_of_fewer_ends_without_a_result(tmp_path, kind):
     settings = (*OPEN, "federation.sampling=poisson", "federation.cohort=3", "aggregation.least_participants=90")
     outcome = federation.run(built(*settings, f"aggregation.kind={kind}"), tmp_path)
     assert outcome.summary["aborted_rounds"] == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "protocol"])
+def test_a_cap_above_the_clients_is_refused_by_what_needs_them(kind):
+    """The advice for shares in a plain sum was: use kind 'plain'."""
+    settings = (*SHARES, "federation.sampling=poisson", "federation.cohort_cap=120", f"aggregation.kind={kind}")
+    with pytest.raises(ConfigError, match=f"kind='{kind}' and .*'clients': .*with privacy.placement='server'"):
+        built(*settings)
+    assert built(*settings, "aggregation.kind=plain", "privacy.placement=server").privacy_target.slots is None
