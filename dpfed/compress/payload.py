@@ -281,9 +281,9 @@ class Payloads(Sequence[Payload]):
     @overload
     def __getitem__(self, index: int) -> Payload: ...
     @overload
-    def __getitem__(self, index: slice) -> Payloads: ...
-    def __getitem__(self, index: int | slice) -> Payload | Payloads:
-        if isinstance(index, slice):
+    def __getitem__(self, index: slice | Tensor) -> Payloads: ...
+    def __getitem__(self, index: int | slice | Tensor) -> Payload | Payloads:
+        if isinstance(index, slice | Tensor):  # a range of clients, or a mask [c]
             fields = {name: content[index] for name, content in self.fields.items()}
             return dataclasses.replace(self, seeds=self.seeds[index], fields=fields)
         layout = self.scheme.layout(self.dimension)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -237,10 +237,7 @@ def _slices_without(exempt: Tensor, size: int) -> list[slice]:
 
 
 def _select_payloads(payloads: Payloads, chosen: Tensor) -> Payloads:
-    if bool(chosen.all()):
-        return payloads
-    fields = {name: content[chosen] for name, content in payloads.fields.items()}
-    return replace(payloads, seeds=payloads.seeds[chosen], fields=fields)
+    return payloads if bool(chosen.all()) else payloads[chosen]
 
 
 def _decode_messages(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
