@@ -21,7 +21,6 @@ from filelock import FileLock
 
 from accounting.cohorts import NamedClients
 from accounting.ledger import Entry, Header, Ledger, backups, regular_file
-from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import LARGEST_LINES, one_path, read_text
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
@@ -82,14 +81,20 @@ class LoopBook:
         path = resolved_path(path)
         lock = FileLock(f"{path}.lock")
         with backups.lock_held(lock, "charged", seconds=PATIENCE):
-            if has_incomplete_header(path):  # a process ended while it created the ledger, before the first round
-                path.unlink()
-            if not path.exists():
-                backups.write_head(path, chained_line(header.to_dict(), "")[1])
-                return cls(Ledger.create(path, header), lock)
             kept = backups.read_head(path)
+            if not path.exists() or has_incomplete_header(path):
+                if kept is not None:
+                    raise RunError(
+                        f"{path}: is missing, or cut off in its first line, but {backups.head_path(path).name} names a "
+                        "line of it: its releases would be forgotten. Restore it from a copy (`dpfed ledger restore`), "
+                        "or give the path of a new ledger."
+                    )
+                path.unlink(missing_ok=True)  # of a process that ended while it created the ledger
+                book = cls(Ledger.create(path, header), lock)
+                backups.write_head(path, book.ledger.head)
+                return book
             ledger = Ledger.resume(path)
-            backups.check_head(ledger, kept, needed=True)
+            backups.check_head(ledger, kept, needed=bool(ledger.entries))  # a ledger is created before its head
         _check_header(path, ledger.header, header)
         _drop_unfinished(diagnostics_file(path))
         return cls(ledger, lock)
@@ -146,7 +151,7 @@ def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None)
     """
     file = path.with_name(f"{path.name}.key")
     key = regular_file.read_key(file)
-    if key is None or not path.exists():
+    if key is None or not (path.exists() or backups.head_path(path).exists()):
         key = regular_file.new_key() if new is None else new
         regular_file.write_key(file, key)
     return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()

@@ -130,6 +130,29 @@ def test_a_loop_is_continued_from_a_copy(tmp_path):
     assert len(releases(level(tmp_path))) == 2
 
 
+@pytest.mark.parametrize("left", [None, 0, 40])
+def test_a_ledger_that_is_lost_beside_its_head_is_not_begun_anew(tmp_path, left):
+    """Its releases were forgotten, with the head that named them, and its clients' key was replaced."""
+    names = [f"ward {i}" for i in range(60)]
+    _one_round(tmp_path, clients=names)
+    ledger, copy = tmp_path / "l.jsonl", backups.backup(tmp_path / "l.jsonl", tmp_path / "copy")
+    content = ledger.read_bytes()
+    ledger.unlink()
+    if left is not None:
+        ledger.write_bytes(content[:left])
+    refused(RunError, "its releases would be forgotten", level, tmp_path, clients=names)
+    backups.restore(copy.path, ledger)
+    assert len(releases(level(tmp_path, clients=names))) == 2
+
+
+def test_killed_between_a_new_ledger_and_its_head(tmp_path):
+    level(tmp_path)
+    (tmp_path / "l.jsonl.head").unlink()
+    assert len(releases(level(tmp_path))) == 3
+    (tmp_path / "l.jsonl.head").unlink()
+    refused(LedgerError, "the head is missing", level, tmp_path)
+
+
 def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     releases(level(tmp_path))
     ledger = tmp_path / "l.jsonl"
