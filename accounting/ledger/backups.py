@@ -45,6 +45,16 @@ def write_head(ledger: Path, head: str) -> None:
         ) from error
 
 
+def write_first_head(ledger: Path, head: str) -> None:
+    """Store the head of a ledger that is being created. Errors: LedgerError if there is a head of a later line."""
+    if read_head(ledger) not in (None, head):  # an interrupted creation left this head
+        raise LedgerError(
+            f"{ledger}: is missing, but {head_path(ledger).name} names a line of it: a new ledger would forget its "
+            "releases. Restore it from a copy, or remove that file if nothing was charged."
+        )
+    write_head(ledger, head)
+
+
 def is_head(text: str) -> bool:
     """Return True if the text has the format of a hash."""
     return regular_file.DIGITS.fullmatch(text) is not None

@@ -98,7 +98,7 @@ class ProjectLedger:
         )
         with _lock_held(FileLock(f"{target}.lock")):
             if not target.exists():  # a crash between the two writes leaves a head without a project, never the reverse
-                backups.write_head(target, chained_line(header.to_dict(), "")[1])
+                backups.write_first_head(target, chained_line(header.to_dict(), "")[1])
                 if key is not None:
                     regular_file.write_key(_key_of(target), key)
             return cls(Ledger.create(target, header), terms)
@@ -111,9 +111,12 @@ class ProjectLedger:
         pay: largest number of units for the purchase of a run that differs from the unit (`begin`).
         """
         target = one_path(path)
-        if not target.exists():
-            raise LedgerError(f"{target}: the project ledger does not exist. Create it with `dpfed ledger create`.")
         stored_head = backups.read_head(target)
+        if not target.exists():
+            advice = "Create it with `dpfed ledger create`."
+            if stored_head is not None:
+                advice = f"{backups.head_path(target).name} names a line of it: restore it from a copy."
+            raise LedgerError(f"{target}: the project ledger does not exist. {advice}")
         ledger = Ledger.so_far(target)
         terms = ledger.header.about.get("project")
         if not isinstance(terms, Mapping) or not {"epsilon", "delta"} <= terms.keys():

@@ -349,7 +349,7 @@ class NodeLedger:
         if not path.exists():
             more = {**about, "most_uploads": records.most_uploads()}
             header = Header(unit="record", clients=1, randomness="as the node's training says", about=more)
-            backups.write_head(path, chained_line(header.to_dict(), "")[1])
+            backups.write_first_head(path, chained_line(header.to_dict(), "")[1])
             return Ledger.create(path, header)
         head, ledger = backups.read_head(path), Ledger.resume(path)
         backups.check_head(ledger, head, needed=True)

@@ -89,10 +89,20 @@ def test_a_head_that_is_gone_or_damaged_is_found(project, content):
         refused(LedgerError, r"p\.jsonl", attempt)
 
 
+def test_a_project_that_is_lost_beside_its_head_is_to_be_restored(project):
+    """The message gave the command that forgets it, and the command did."""
+    path = project.ledger.path
+    path.unlink()
+    refused(LedgerError, r"head names a line of it: restore it from a copy", ProjectLedger.open, path)
+    refused(LedgerError, "would forget", ProjectLedger.create, path, clients=10, epsilon=3.0, delta=1e-5)
+    assert backups.read_head(path) == project.ledger.head
+
+
 def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
     """It is written first: a kill in between leaves no project."""
     path = tmp_path / "p.jsonl"
-    backups.write_head(path, "0" * 64)  # of a project whose making was killed
+    ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
+    path.unlink()  # killed before this file was written
     project = ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
     assert backups.read_head(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
     refused(LedgerError, "already exists", ProjectLedger.create, path, clients=10, epsilon=9.0, delta=1e-5)

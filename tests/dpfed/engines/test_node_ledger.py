@@ -59,6 +59,15 @@ def test_rounds_are_charged_without_amplification_until_the_budget_is_spent(tmp_
     assert "on the server's word" in str(node)
 
 
+@pytest.mark.parametrize("name", ["node.jsonl", "node.jsonl.records"])
+def test_a_ledger_that_is_lost_beside_its_head_is_not_begun_anew(tmp_path, name):
+    """A new one had the whole budget again, for every server but the one that knew a line of the old."""
+    more = {} if name == "node.jsonl" else {"records": RecordNoise.poisson(**RECORDS, epsilon=1.5)}
+    answer(ledger(tmp_path, **more), PLAN, 0)
+    (tmp_path / name).unlink()
+    refused(LedgerError, "would forget", ledger, tmp_path, **more)
+
+
 def test_one_ledger_for_all_servers(tmp_path):
     alone = answered(ledger(tmp_path / "a"), PLAN, 100)
     node = ledger(tmp_path / "b")
