@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ from accounting import (
     Release,
     Steps,
     mechanisms,
+    require,
     subsample,
 )
 from accounting.compose import accountant
@@ -36,7 +38,7 @@ from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import SingleRelease, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 
 MOST_ROUNDS = 1_000_000
 LARGEST_UPLOAD = 2**36
@@ -136,7 +138,7 @@ class RecordNoise:
     ) -> RecordNoise:
         """Return the noise of DP-SGD on Poisson batches of this number of records, under add-remove."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
-        drawn = PoissonSampling(probability=min(batch_size / records, 1.0))
+        drawn = PoissonSampling(probability=min(batch_size / require.count(records=records), 1.0))
         return cls(mechanism=subsample(noise, drawn), steps=steps, epsilon=epsilon, delta=delta)
 
     def epsilon_of(self, uploads: int) -> float:
@@ -149,13 +151,10 @@ class RecordNoise:
 
         Claim: it is fixed in advance, so the budget holds whenever a server, or its results, end the uploads.
         """
-        low, high = 0, 1
+        high = 1
         while high <= MOST_ROUNDS and self.epsilon_of(high) <= self.epsilon:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.epsilon_of(middle) <= self.epsilon else (low, middle)
-        return low
+            high *= 2
+        return bisect(range(1, min(high, MOST_ROUNDS + 1)), self.epsilon, key=self.epsilon_of)
 
 
 class NodeLedger:
@@ -171,14 +170,15 @@ class NodeLedger:
 
     A line is on disk before anything leaves the node. An upload is stored before it is sent; a second request for the
     same round gets the stored upload, so a killed node loses and doubles nothing. A node that is restored from an older
-    copy, or runs twice, refuses: its ledger lacks the line that PATH.head, or the server, names. A refusal depends on
-    rounds and declared sizes only. Where a plan does not allow refusals (`ServerPlan.whole_plan`), all its rounds are
-    charged before round 1, or the node refuses then.
+    copy, or runs as two copies, refuses: its ledger lacks the line that PATH.head, or the server, names. A refusal
+    depends on rounds and declared sizes only. Where a plan does not allow refusals (`ServerPlan.whole_plan`), all its
+    rounds are charged before round 1, or the node refuses then.
 
     Claim: the composition of all client-level charges is within epsilon at delta (`accounting.ledger.project`); the
     uploads' record-level epsilon is within that of `records`. The two figures are never added.
     Direction of error: upwards.
-    Errors: BudgetSpent for a round that is not covered; LedgerError for a copied, restored or unwritable ledger.
+    Errors: BudgetSpent for a round that is not covered; LedgerError for a copied, restored or unwritable ledger;
+    ConfigError without a budget.
     """
 
     def __init__(
@@ -190,6 +190,11 @@ class NodeLedger:
         records: RecordNoise | None = None,
     ) -> None:
         self.path, self.records = Path(path), records
+        if (epsilon is None) != (delta is None) or (epsilon is None and records is None):
+            raise ConfigError(
+                f"{path}: epsilon={epsilon}, delta={delta} of a node's ledger: would charge nothing. Give both for a "
+                "budget of the node as a client, or neither and records."
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{self.path}.node.lock")
         with self._lock:
@@ -238,10 +243,20 @@ class NodeLedger:
                 self._charge_records(records, plan.run, number)
         return None
 
-    def keep(self, plan: ServerPlan, number: int, upload: bytes) -> None:
-        """Store the upload of a round on disk; only then may it be sent."""
+    def keep(self, plan: ServerPlan, number: int, upload: bytes) -> bytes:
+        """Store the upload of a round on disk, and return the only one that may be sent: the first that was stored.
+
+        Another process may have answered the same round meanwhile, on the same charge. Errors: BudgetSpent if a later
+        round was answered.
+        """
         with self._lock:
-            regular_file.replace_content(self._upload_path(plan.run), number.to_bytes(8, "big") + upload, mode=0o600)
+            stored = self._stored_upload(plan.run, number)
+            if stored is None:
+                stored = upload
+                regular_file.replace_content(
+                    self._upload_path(plan.run), number.to_bytes(8, "big") + stored, mode=0o600
+                )
+            return stored
 
     @property
     def head(self) -> str:
@@ -377,6 +392,23 @@ class NodeLedger:
         if stored > number:
             raise BudgetSpent(f"{self.path}: round {number} of run {run[:12]} is over. It was not answered again.")
         return content[8:] if stored == number else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredRound:
+    """Round that a server declares to a node with a ledger of its own."""
+
+    ledger: NodeLedger
+    plan: ServerPlan
+    number: int
+
+    def admit(self, clip_norm: float) -> bytes | None:
+        """Charge the round before anything leaves the node; return the stored upload of an earlier answer, if any."""
+        return self.ledger.admit(self.plan, self.number, clip_norm=clip_norm)
+
+    def keep(self, upload: bytes) -> bytes:
+        """Store the upload before it is sent; return the upload to send."""
+        return self.ledger.keep(self.plan, self.number, upload)
 
 
 def _line(release: SingleRelease, number: int, clip_norm: float) -> Release:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from logging import INFO
 from pathlib import Path
@@ -39,7 +39,7 @@ from dpfed.engines.flower.conversation import (
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_sum import publish_keys, send_masked_row, send_shares, send_unmasking_shares
 from dpfed.engines.flower.settings import agreement_text, check_engine
-from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
+from dpfed.engines.node_ledger import DeclaredRound, NodeLedger, RecordNoise, ServerPlan
 from dpfed.errors import ConfigError, TrainingFailed, WireError
 from dpfed.mechanisms.records import step_release
 from dpfed.methods.choices import counts_errors
@@ -103,40 +103,22 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
     own = _own_ledger(experiment, client, instruction.charge, context) if instruction.train else None
     stored = None if own is None else own.admit(instruction.clip_norm)
-    if stored is not None:
-        upload = _stored_upload(experiment, client, instruction, stored)
-    else:
+    if stored is None:
         now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
         _store_client_memory(now, client, context)
-    if own is not None:
-        upload = replace(upload, head=own.keep(bytes(_FLAGS.index(one) for one in upload.flags) + upload.payload))
+        if own is not None:
+            stored = own.keep(bytes(_FLAGS.index(one) for one in upload.flags) + upload.payload)
+    if own is not None and stored is not None:
+        log(INFO, "dpfed: %s", own.ledger)
+        upload = _stored_upload(experiment, client, instruction, stored, own.ledger.head)
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = send_masked_row(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
     return Message(upload.to_content(), reply_to=message)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OwnLedger:
-    """The node's own ledger, and the charge of a round that the server has declared."""
-
-    ledger: NodeLedger
-    plan: ServerPlan
-    number: int
-
-    def admit(self, clip_norm: float) -> bytes | None:
-        """Charge the round before anything leaves the node; return the stored upload of an earlier answer, if any."""
-        return self.ledger.admit(self.plan, self.number, clip_norm=clip_norm)
-
-    def keep(self, upload: bytes) -> str:
-        """Store the upload before it is sent; return the heads of the ledger, for the server."""
-        self.ledger.keep(self.plan, self.number, upload)
-        log(INFO, "dpfed: %s", self.ledger)
-        return self.ledger.head
-
-
-def _own_ledger(experiment: Experiment, client: int, declared: str, context: Context) -> _OwnLedger | None:
-    """Return the ledger that the node's operator names, and the declared charge; None without a ledger.
+def _own_ledger(experiment: Experiment, client: int, declared: str, context: Context) -> DeclaredRound | None:
+    """Return the declared round of the ledger that the node's operator names; None without a ledger.
 
     The mechanism is that of the node's own configuration: the server declares only run, number and head. Raises
     ConfigError for an app without noise that rounds can be charged for.
@@ -161,17 +143,21 @@ def _own_ledger(experiment: Experiment, client: int, declared: str, context: Con
         ledger = NodeLedger(path, epsilon=epsilon, delta=delta)
         plan = ServerPlan.of(run, rounds, target.mechanism)
         plan.mechanism()
-    return _OwnLedger(ledger=ledger, plan=replace(plan, head=head), number=number)
+    return DeclaredRound(ledger=ledger, plan=replace(plan, head=head), number=number)
 
 
 _FLAGS = (None, False, True)
 
 
-def _stored_upload(experiment: Experiment, client: int, instruction: Instruction, stored: bytes) -> UploadMessage:
-    """Return the upload that an earlier answer to the same charge has stored."""
+def _stored_upload(
+    experiment: Experiment, client: int, instruction: Instruction, stored: bytes, head: str
+) -> UploadMessage:
+    """Return the upload that the node's ledger has stored; `head`: the heads of the ledger."""
     flags: dict[str, Any] = dict(zip(("inside", "outside", "finite"), (_FLAGS[one] for one in stored[:3]), strict=True))
     padding = padding_bytes(experiment.method.stages.fixed_bits, stored[3:])
-    return UploadMessage(client=client, round=instruction.round, payload=stored[3:], padding=padding, **flags)
+    return UploadMessage(
+        client=client, round=instruction.round, payload=stored[3:], padding=padding, head=head, **flags
+    )
 
 
 def _upload_or_zeros(

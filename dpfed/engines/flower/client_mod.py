@@ -12,7 +12,7 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.engines.node_ledger import NodeLedger, ServerPlan
+from dpfed.engines.node_ledger import DeclaredRound, NodeLedger, ServerPlan
 from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
@@ -71,17 +71,16 @@ def _answer(message: Message, context: Context, call_next: Next, ledger: NodeLed
     start = message.content.array_records.get(terms.arrays)
     if start is None or model_size(start) != terms.dimension:
         raise WireError(f"no model of {terms.dimension} numbers under {terms.arrays!r}.")
-    plan = None if ledger is None else ServerPlan.read(terms.plan)
-    stored = None if ledger is None or plan is None else ledger.admit(plan, terms.round, clip_norm=terms.clip_norm)
+    own = None if ledger is None else DeclaredRound(ledger=ledger, plan=ServerPlan.read(terms.plan), number=terms.round)
+    stored = None if own is None else own.admit(terms.clip_norm)
     reply = Message(RecordDict(), reply_to=message) if stored is not None else call_next(message, context)
     if reply.has_error():
         return reply
     payload = stored or terms.encode(update_in_reply(start, reply.content))
     sent: dict[str, object] = {"round": terms.round, "payload": payload}
-    if ledger is not None and plan is not None:
-        ledger.keep(plan, terms.round, payload)
-        sent["head"] = ledger.head
-        log(INFO, "dpfed: %s", ledger)
+    if own is not None:
+        sent |= {"payload": own.keep(payload), "head": own.ledger.head}
+        log(INFO, "dpfed: %s", own.ledger)
     reply.content = RecordDict({RECORD: ConfigRecord(sent)})
     return reply
 

@@ -22,7 +22,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
+from dpfed.engines.node_ledger import DeclaredRound, NodeLedger, RecordNoise, ServerPlan
 from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
@@ -109,9 +109,8 @@ META = "dpfed"
 class _AskedTask:
     terms: RoundTerms
     start: Arrays
-    ledger: NodeLedger | None = None
-    plan: ServerPlan | None = None
-    stored: bytes | None = None
+    own: DeclaredRound | None
+    stored: bytes | None
 
 
 class KeepTerms(Filter):
@@ -135,6 +134,8 @@ class KeepTerms(Filter):
         super().__init__()
         if ledger is not None and (epsilon is None or delta is None):
             raise ConfigError("ledger without epsilon and delta: give the budget of this node.")
+        if ledger is None and (epsilon, delta, records) != (None, None, None):
+            raise ConfigError("epsilon, delta or records without ledger: nothing would be charged. Give its path.")
         self.ledger, self.epsilon, self.delta, self.records = ledger, epsilon, delta, records
 
     def _node_ledger(self) -> NodeLedger | None:
@@ -153,14 +154,13 @@ class KeepTerms(Filter):
         names, me = list(given.pop("clients", [])), fl_ctx.get_identity_name()
         if me not in names:
             raise WireError(f"{me!r}: is none of the job's clients {names!r:.200}.")
-        terms, ledger = checked_terms({**given, "client": names.index(me)}), self._node_ledger()
-        plan = None if ledger is None else ServerPlan.read(terms.plan)
-        stored = None
-        if ledger is not None and plan is not None:
-            stored = ledger.admit(plan, terms.round, clip_norm=terms.clip_norm)
+        terms, own, stored = checked_terms({**given, "client": names.index(me)}), None, None
+        if (ledger := self._node_ledger()) is not None:
+            own = DeclaredRound(ledger=ledger, plan=ServerPlan.read(terms.plan), number=terms.round)
+            stored = own.admit(terms.clip_norm)
             self.log_info(fl_ctx, f"dpfed: {ledger}")
-        start = numpy_arrays_of(dxo.data)
-        asked = _AskedTask(terms=terms, start=start, ledger=ledger, plan=plan, stored=stored)
+        start = {name: array.copy() for name, array in numpy_arrays_of(dxo.data).items()}  # training may write to these
+        asked = _AskedTask(terms=terms, start=start, own=own, stored=stored)
         fl_ctx.set_prop(META, asked, private=True, sticky=False)
         return shareable
 
@@ -173,7 +173,7 @@ class ClipUpdate(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
-        if asked.ledger is not None:
+        if asked.own is not None:
             raise ConfigError("ClipUpdate with a ledger: uploads are stored as bytes. Use CompressUpdate.")
         if not asked.terms.sends_all:
             raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
@@ -190,8 +190,8 @@ class CompressUpdate(Filter):
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
         content = asked.stored or asked.terms.encode(_update_of_result(shareable, asked.start))
-        if asked.ledger is not None and asked.plan is not None:
-            asked.ledger.keep(asked.plan, asked.terms.round, content)
+        if asked.own is not None:
+            content = asked.own.keep(content)
         return _result_with_arrays(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
 
 

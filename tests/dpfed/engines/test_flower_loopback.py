@@ -313,10 +313,11 @@ real = NodeLedger.keep
 def keep(self, plan, number, upload):
     node = self.path.parent.name
     _hang(f"{{node}}-before-{{number}}")
-    real(self, plan, number, upload)
+    kept = real(self, plan, number, upload)
     with (PLANS / f"kept-{{node}}").open("a") as file:
         file.write(f"{{number}} {{sha256(upload).hexdigest()}}\\n")
     _hang(f"{{node}}-after-{{number}}")
+    return kept
 
 
 def _hang(place):

@@ -14,13 +14,13 @@ from refusals import refused
 
 import dpfed
 from accounting import DiscreteGaussian, Gaussian, Ledger, PoissonSampling, guarantee, subsample
-from accounting.errors import BudgetSpent, LedgerError
+from accounting.errors import BudgetSpent, InvalidParameter, LedgerError
 from accounting.gaussian import smallest_epsilon
 from accounting.ledger import regular_file
 from accounting.mechanisms import CappedPoissonSampling, Composed, CorrelatedRounds, FixedSizeSampling
 from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.engines.round_terms import checked_terms
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 
 NOISE = Gaussian(noise_multiplier=4.0, adjacency="add-remove")
 DRAWN = subsample(NOISE, PoissonSampling(probability=0.1))
@@ -34,10 +34,7 @@ def ledger(folder, epsilon=3.0, **more):
 
 
 def answer(node, plan, number, upload=b"update"):
-    stored = node.admit(plan, number, clip_norm=1.0)
-    if stored is None:
-        node.keep(plan, number, upload)
-    return stored or upload
+    return node.admit(plan, number, clip_norm=1.0) or node.keep(plan, number, upload)
 
 
 def answered(node, plan, rounds):
@@ -152,6 +149,28 @@ def test_a_round_that_is_asked_again_gets_the_stored_upload(tmp_path):
     answer(node, PLAN, 1)
     refused(BudgetSpent, "is over", answer, node, PLAN, 0)
     assert node.report()["records"]["uploads"] == 2
+
+
+def test_of_two_processes_that_answer_one_charge_only_the_first_upload_is_sent(tmp_path):
+    """Both are admitted before either has stored its upload; the noise of each is drawn anew."""
+    records = RecordNoise.poisson(**RECORDS, epsilon=4.0)
+    one, two = (ledger(tmp_path, records=records) for _ in range(2))
+    assert [node.admit(PLAN, 0, clip_norm=1.0) for node in (one, two)] == [None, None]
+    assert [one.keep(PLAN, 0, b"first"), two.keep(PLAN, 0, b"second")] == [b"first", b"first"]
+    assert [node.admit(PLAN, number, clip_norm=1.0) for node, number in ((one, 1), (two, 2))] == [None, None]
+    two.keep(PLAN, 2, b"later")
+    refused(BudgetSpent, "is over", one.keep, PLAN, 1, b"late")
+    assert answer(one, PLAN, 2) == b"later", "no older upload takes the place of the stored one"
+    assert one.report()["records"]["uploads"] == 3
+
+
+@pytest.mark.parametrize("given", [{"epsilon": 1.0}, {"delta": DELTA}, {}], ids=str)
+def test_a_ledger_that_would_charge_nothing_is_refused(tmp_path, given):
+    refused(ConfigError, "would charge nothing", NodeLedger, tmp_path / "node.jsonl", **given)
+
+
+def test_noise_of_no_records_is_refused():
+    refused(InvalidParameter, "records=0", RecordNoise.poisson, **RECORDS | {"records": 0}, epsilon=1.0)
 
 
 def test_a_copied_or_restored_node_refuses(tmp_path):

@@ -85,6 +85,16 @@ def test_compressed_at_the_client(scheme, kept):
     assert 0 < int((row != 0).sum()) <= kept
 
 
+def test_training_in_place_is_an_update():
+    here, sent = context(), task()
+    KeepTerms().process(sent, here)
+    model = FLModelUtils.from_shareable(sent)
+    model.params["layer.weight"] += 0.1
+    result = CompressUpdate().process(FLModelUtils.to_shareable(model), here)
+    row = update_in_result(FLModelUtils.from_shareable(result).params, "DIFF", START, TERMS)
+    torch.testing.assert_close(row, torch.tensor([0.1] * 12 + [0.0] * 4))
+
+
 def test_whole_arrays_are_read_where_they_were_asked_for():
     ends = {name: value + 0.1 if value.dtype.kind == "f" else value for name, value in START.items()}
     torch.testing.assert_close(update_in_result(ends, "FULL", START, TERMS), torch.full((16,), 0.1))
@@ -115,6 +125,8 @@ def test_filters_refuse_what_they_are_not_for():
     with pytest.raises(ConfigError, match="ClientLevelFedAvg"):
         KeepTerms().process(DXO(DataKind.WEIGHTS, data=dict(START)).to_shareable(), context())
     refused(WireError, "none of the job's clients", lambda: KeepTerms().process(task(), context("site-9")))
+    refused(ConfigError, "without epsilon and delta", KeepTerms, "node.jsonl", epsilon=1.0)
+    refused(ConfigError, "without ledger", KeepTerms, epsilon=1.0, delta=1e-5)
     refused(ConfigError, "CompressUpdate", lambda: filtered(ClipUpdate, replace(TERMS, kept=8)))
     refused(WireError, "clip_norm", lambda: KeepTerms().process(task(replace(TERMS, clip_norm=-1.0)), context()))
 
