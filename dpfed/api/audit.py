@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from accounting import require
 from dpfed import compress
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.functions.audit import audit_function
@@ -69,9 +70,12 @@ class _Request:
         given = [one for one in self.settings if one.startswith("replay.")]
         found: dict[str, Any] = override({}, given).get("replay", {})
         _require_known(found, ("rounds", "last", "pairs", "processes", "engine"), "replay.")
-        least = {"rounds": 1, "pairs": 2, "processes": 1}
-        if wrong := [f"{key}={found[key]}" for key, few in least.items() if found.get(key, few) < few]:
-            raise ConfigError(f"replay.{wrong[0]}: give at least 1 round and 2 pairs; one pair has equal data.")
+        for key, least in {"rounds": 1, "last": 1, "pairs": 2, "processes": 1}.items():
+            if key in found and not (require.is_whole(found[key]) and found[key] >= least):
+                raise ConfigError(
+                    f"replay.{key}={found[key]}: give whole numbers, at least 1 round and 2 pairs; one pair has equal "
+                    "data."
+                )
         return {"rounds": _EFFORTS[self.effort][2], **found}
 
 

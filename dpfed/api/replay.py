@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed import replayed
 from dpfed.aggregation.ranks import Ranks, ranks_from_environment
 from dpfed.api.run import Engine, run, run_and_report
@@ -31,6 +32,9 @@ from dpfed.forks import Fork, ended
 from dpfed.methods import catalogue
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import train_share_of_rounds
+
+_OF_AUDIT_FILE: Mapping[str, Callable[[Any], object]] = {"config": dict, "load": list, "rounds": int, "seed": int}
+"""Keys without which an audit cannot be made again, and their types."""
 
 RankFunction = Callable[[Ranks], None]
 """Function that one rank runs: rank 0 leads the run, all other ranks follow."""
@@ -183,9 +187,10 @@ def replay_config(
 
 def _read_audit_file(path: Path) -> dict[str, Any]:
     try:
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return kept if "pair" in kept else dict(kept["reproduce"])
-    except (ValueError, KeyError) as error:
+        found = json.loads(read_text(path, at_most=LARGEST_DOCUMENT))
+        kept: dict[str, Any] = dict(found if "pair" in found else found["reproduce"])
+        return kept | {key: kind(kept[key]) for key, kind in _OF_AUDIT_FILE.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path}: is no file of a replay audit ({error}). Name the JSON file that `dpfed audit` wrote."
         ) from None

@@ -59,6 +59,33 @@ def test_unknown_names_and_settings_are_one_message(capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("setting", ["rounds=many", "rounds=1.5", "last=0", "pairs=1", "pairs=[]", "processes=0.5"])
+def test_numbers_of_a_replay_are_whole_and_large_enough(capsys, setting):
+    assert status(["audit", "replay", "dp-fedavg-digits", "--set", f"replay.{setting}"]) == 2
+    assert "give whole numbers, at least 1 round and 2 pairs" in capsys.readouterr().err
+
+
+PAIR = '"pair": {"clients": [0], "change": "far", "record": null}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "3",
+        '{"reproduce": 3}',
+        "[" * 100_000,
+        f"{{{PAIR}}}",
+        f'{{{PAIR}, "config": {{}}, "load": 1, "rounds": 2}}',
+    ],
+    ids=["list", "number", "part", "deep", "pair alone", "load"],
+)
+def test_a_file_of_no_replay_audit_is_one_message(tmp_path, capsys, text):
+    (tmp_path / "a.json").write_text(text)
+    assert status(["audit", str(tmp_path / "a.json")]) == 2
+    assert "is no file of a replay audit" in capsys.readouterr().err
+
+
 def test_old_names_work_and_say_the_new_one(capsys):
     assert status(["audit", "scheme", "drive", "--json"]) == 0
     captured = capsys.readouterr()
