@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json as json_files
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ def verified(bundle: Path, *, head: str | None = None, key: Path | None = None) 
         found.verdict = "consistent with itself" if head is None and key is None else "verified"
     except (_Problem, AccountingError, DpfedError) as error:
         found.problems.append(str(error))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         found.verdict = "not verified"
         found.problems.append(f"a file is missing, or not in a form that is known ({type(error).__name__}: {error}).")
     try:
@@ -228,6 +229,5 @@ def _is_near(stated: object, value: object) -> bool:
     if isinstance(stated, dict) and isinstance(value, dict):
         return stated.keys() == value.keys() and all(_is_near(stated[key], value[key]) for key in value)
     if require.is_number(stated) and require.is_number(value):
-        first, second = float(stated), float(value)
-        return abs(first - second) <= _ROUNDING * abs(second)
+        return math.isclose(stated, value, rel_tol=_ROUNDING)
     return stated == value

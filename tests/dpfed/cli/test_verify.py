@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import bundles
@@ -16,6 +17,7 @@ from accounting.mechanisms import FixedSizeSampling
 from dpfed import second_verifier
 from dpfed.cli import ledger_signature, status
 from dpfed.cli.verify import verified
+from dpfed.records.round import configuration_hash
 
 FIXED = subsample(Gaussian(noise_multiplier=1.3, adjacency="zero-out"), FixedSizeSampling(cohort=60, clients=600))
 POISSON = subsample(Gaussian(noise_multiplier=1.3, adjacency="add-remove"), PoissonSampling(probability=0.1))
@@ -186,6 +188,18 @@ def changed(bundle, tmp_path, change):
     shutil.copytree(bundle, folder)
     change(folder)
     return folder
+
+
+@pytest.mark.parametrize("cohort", ["inf", "1" + "0" * 400])
+def test_a_number_beyond_all_floats_in_the_configuration_is_refused(bundle, tmp_path, cohort):
+    """The ledger binds this configuration, as a forger makes it."""
+
+    def change(folder):
+        rewritten("config.toml", "cohort = 60", f"cohort = {cohort}")(folder)
+        tables = tomllib.loads((folder / "config.toml").read_text())
+        change_lines(header(binding={"configuration": configuration_hash(tables)}))(folder)
+
+    assert both(changed(bundle, tmp_path, change))[0] == "refused"
 
 
 def test_there_are_fifty_changes():
