@@ -260,13 +260,13 @@ def _package_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> T
 class CsvTracker:
     """Tracker that writes metrics.csv in the run folder.
 
-    The first call also writes the lines of earlier rounds, because a run may be resumed."""
+    A line with a key that no earlier line had writes all lines again; so does the first one of a resumed run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._columns = folder, list[str]()
 
     def line(self, record: Mapping[str, object]) -> None:
-        if self._columns:
+        if record.keys() <= set(self._columns):
             append(self._folder / "metrics.csv", self._csv_bytes([record]))
             return
         lines = [line.to_dict() for line in read_lines(self._folder / "metrics.jsonl", MetricsLine)]

@@ -136,7 +136,7 @@ def budget(
         refuse("--ledger: the project ledger sets them", "clients", "epsilon", "delta")
         refuse("--ledger: a certificate is for one run without earlier releases", "certificate")
         refuse("--ledger: the project ledger has an epsilon", *targets)
-        refuse("--ledger", "compare", "over", "group")
+        refuse("--ledger", "compare", "over", "group", "table")
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
             json=json, second_opinion=second_opinion, precise=precision,
@@ -156,7 +156,9 @@ def budget(
             raise ConfigError(
                 f"--over with --mechanism {mechanism.name}: heat maps require noise with a multiplier. Remove --over."
             )
-        refuse("--over: the map shows every epsilon", "epsilon", *targets, "compare", "second_opinion")
+        refuse(
+            "--over: the map shows every epsilon", "epsilon", *targets, "compare", "second_opinion", "table", "group"
+        )
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return

@@ -54,10 +54,11 @@ def mlflow(monkeypatch):
 def test_a_run_is_tracked_with_public_lines_only(tmp_path, mlflow):
     done = dpfed.run(TABLES, out=tmp_path / "run", track=["csv", "mlflow"])
     rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "metrics.csv").read_text())))
-    assert set(rows[0]) == PUBLIC
+    assert set(rows[0]) == PUBLIC | {"majority_accuracy"}
     assert [row["round"] for row in rows] == ["1", "2", "3"]
     assert float(rows[2]["epsilon"]) == done.metrics[2]["epsilon"]
-    assert rows[0]["test_accuracy"] == ""
+    assert rows[0]["test_accuracy"] == rows[0]["majority_accuracy"] == ""
+    assert rows[1]["majority_accuracy"], "a key of evaluated rounds alone"
     lines = [call for call in mlflow.calls if call[0] == "metrics"]
     assert [step for _, _, step in lines] == [1, 2, 3]
     assert all(set(values) < PUBLIC | {"majority_accuracy"} for _, values, _ in lines)

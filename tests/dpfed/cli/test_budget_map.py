@@ -101,6 +101,7 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         ),
         (["--over", "cohort=1:601", "--over", "noise-multiplier=1:2", "--rounds", "3"], "at most 600"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--epsilon", "1"], "--epsilon with --over"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--table"], "--table with --over"),
     ],
 )
 def test_mistakes_are_refused(capsys, arguments, message):
