@@ -37,7 +37,7 @@ class Client:
 
     def __init__(self, agreement: Agreement, client: int) -> None:
         self.client = client
-        self._agreement = agreement
+        self._agreement, self._session = agreement, agreement.session
         self._near = frozenset(agreement.graph.neighbours(client))
         self._cipher_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._own_seed = secrets.token_bytes(32)
@@ -108,7 +108,8 @@ class Client:
     def upload(self, row: NDArray[np.uint32]) -> bytes:
         """Step 2: return row [d] modulo 2^b, under this client's own mask and the masks shared with its neighbours."""
         self._advance_step("upload", "unmask")
-        words = masked_row(row, self._masks(), self._agreement.bits)
+        words = row.astype(word_type(self._agreement.bits))
+        apply_masks(words[None], self._masks())
         return self._write_message(MessageKind.UPLOAD, {self.client: pack_row(words, self._agreement.bits)})
 
     def unmask(self, message: bytes) -> bytes:
@@ -118,8 +119,7 @@ class Client:
         row.
         """
         self._advance_step("unmask", "nothing")
-        rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
-        self._require_own_message(message, MessageKind.REQUEST)
+        rows = self._read_own_table(message, MessageKind.REQUEST, most=len(self._agreement.graph.circle))
         asked = {client: _requested_secret(content) for client, content in rows.items()}
         survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
@@ -158,15 +158,16 @@ class Client:
             self._agreement.require_all(step, alive)
 
     def _read_from_neighbours(self, message: bytes, kind: MessageKind) -> dict[int, memoryview]:
-        rows = read_table(message, kind, self._session, most=len(self._near))
-        self._require_own_message(message, kind)
+        rows = self._read_own_table(message, kind, most=len(self._near))
         if not rows.keys() <= self._near:
             raise WireError(f"client {self.client}: {kind.name} of clients that are not its neighbours.")
         return rows
 
-    def _require_own_message(self, message: bytes, kind: MessageKind) -> None:
+    def _read_own_table(self, message: bytes, kind: MessageKind, *, most: int) -> dict[int, memoryview]:
+        rows = read_table(message, kind, self._session, most=most)
         if party_of(message, kind, self._session) != self.client:
             raise WireError(f"client {self.client}: a {kind.name} message for another client.")
+        return rows
 
     def _write_message(self, kind: MessageKind, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._session, self.client, rows)
@@ -175,17 +176,6 @@ class Client:
         if self._next != called:
             raise WireError(f"client {self.client}: asked to {called}, but the next step is {self._next}; refused.")
         self._next = following
-
-    @property
-    def _session(self) -> bytes:
-        return self._agreement.session
-
-
-def masked_row(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
-    """Return a copy of row [d] with the masks added, in integers of the ring."""
-    words = row.astype(word_type(bits))
-    apply_masks(words[None], masks)
-    return words
 
 
 def _requested_secret(content: memoryview) -> Reveal:

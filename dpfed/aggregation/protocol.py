@@ -104,10 +104,8 @@ class MaskedSum:
         self._aborted: SecureSumAborted | None = None
         self._sharers = set(self._turns.clients_at(ProtocolStep.SHARE))
         try:
-            for step, alive in (
-                (ProtocolStep.ADVERTISE, set(self._turns.clients_at(ProtocolStep.ADVERTISE))),
-                (ProtocolStep.SHARE, set(self._turns.clients_at(ProtocolStep.SHARE))),
-            ):
+            for step in (ProtocolStep.ADVERTISE, ProtocolStep.SHARE):
+                alive = set(self._turns.clients_at(step))
                 self._require_alive(step, alive, alive)
         except SecureSumAborted as aborted:
             self._aborted = aborted
@@ -117,9 +115,7 @@ class MaskedSum:
         taken = [(client, row) for client, row in self._turns.accept(clients, rows) if not self._turns.is_late(client)]
         if not taken or self._aborted is not None:
             return
-        words: Words = np.empty_like(self._total, shape=(len(taken), rows.shape[1]))
-        for place, (_, row) in enumerate(taken):
-            words[place] = row
+        words: Words = np.array([row for _, row in taken], dtype=self._total.dtype)
         apply_masks(words, self._masks([client for client, _ in taken]))
         self._total += words.sum(axis=0, dtype=words.dtype)
         self._survivors.update(client for client, _ in taken)

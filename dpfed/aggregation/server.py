@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine_shares, mask_seed, reduce_modulo
 from dpfed.aggregation.messages import (
-    WIDTHS,
     Agreement,
     MessageKind,
     ModularTotal,
@@ -87,22 +86,20 @@ class Server:
         return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included_clients=included)
 
     def _receive_keys(self, sender: int, message: bytes) -> None:
-        rows = self._read_rows(message, MessageKind.ADVERTISE, most=1)
+        rows = read_table(message, MessageKind.ADVERTISE, self._agreement.session, most=1)
         if rows.keys() != {sender} or sender not in self._agreement.graph.circle or sender in self._keys:
             raise WireError(f"keys from client {sender}: unknown, for another client, or sent twice; refused.")
         self._keys[sender] = bytes(rows[sender])
 
     def _close_advertise(self) -> dict[int, bytes]:
         self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
-        return {
-            client: self._reply(
-                MessageKind.KEYS, client, {near: self._keys[near] for near in self._peers(client, self._keys)}
-            )
-            for client in self._keys
-        }
+        return self._answers(
+            MessageKind.KEYS,
+            {client: {near: self._keys[near] for near in self._peers(client, self._keys)} for client in self._keys},
+        )
 
     def _receive_shares(self, sender: int, message: bytes) -> None:
-        rows = self._read_rows(message, MessageKind.SHARE, most=len(self._keys))
+        rows = read_table(message, MessageKind.SHARE, self._agreement.session, most=len(self._keys))
         if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._peers(sender, self._keys)):
             raise WireError(
                 f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
@@ -113,16 +110,14 @@ class Server:
         self._sharers = frozenset(self._sealed)
         self._advance(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
         sealed, self._sealed = self._sealed, {}
-        return {
-            client: self._reply(
-                MessageKind.FORWARD, client, {near: sealed[near][client] for near in self._peers(client, self._sharers)}
-            )
-            for client in self._sharers
-        }
+        return self._answers(
+            MessageKind.FORWARD,
+            {one: {near: sealed[near][one] for near in self._peers(one, self._sharers)} for one in self._sharers},
+        )
 
     def _receive_upload(self, sender: int, message: bytes) -> None:
         size, bits = self._agreement.size, self._agreement.bits
-        rows = self._read_rows(message, MessageKind.UPLOAD, most=1, width=packed_bytes(size, bits))
+        rows = read_table(message, MessageKind.UPLOAD, self._agreement.session, most=1, width=packed_bytes(size, bits))
         if rows.keys() != {sender} or sender not in self._sharers or sender in self._survivors:
             raise WireError(f"a row from client {sender}: not of this sum, for another client, or sent twice; refused.")
         self._total += unpack_row(rows[sender], size, bits)
@@ -135,10 +130,10 @@ class Server:
         self._agreement.require_connected(self._survivors)
         self.step = ProtocolStep.UNMASK
         asked = {client: bytes([self._requested_secret(client)]) for client in self._sharers}
-        return {client: self._reply(MessageKind.REQUEST, client, asked) for client in self._survivors}
+        return self._answers(MessageKind.REQUEST, dict.fromkeys(self._survivors, asked))
 
     def _receive_unmask(self, sender: int, message: bytes) -> None:
-        rows = self._read_rows(message, MessageKind.UNMASK, most=len(self._sharers))
+        rows = read_table(message, MessageKind.UNMASK, self._agreement.session, most=len(self._sharers))
         if sender not in self._survivors or sender in self._replied or rows.keys() != self._secrets_asked_of(sender):
             raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
         if any(content[0] != self._requested_secret(owner) for owner, content in rows.items()):
@@ -183,10 +178,5 @@ class Server:
     def _peers(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
 
-    def _read_rows(
-        self, message: bytes, kind: MessageKind, *, most: int, width: int | None = None
-    ) -> dict[int, memoryview]:
-        return read_table(message, kind, self._agreement.session, most=most, width=width or WIDTHS[kind])
-
-    def _reply(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
-        return write_table(kind, self._agreement.session, client, rows)
+    def _answers(self, kind: MessageKind, rows: dict[int, dict[int, bytes]]) -> dict[int, bytes]:
+        return {client: write_table(kind, self._agreement.session, client, table) for client, table in rows.items()}

@@ -41,24 +41,17 @@ class Turnout(Protocol):
     arriving: NDArray[np.int64]
 
 
-class RowCollector(Turnout, Protocol):
-    """Sum that rows can be added to, in the form in which they are sent."""
-
-    def add(self, clients: NDArray[np.int64], rows: Tensor) -> None: ...
-
-
-class ClosableSum(Turnout, Protocol):
-    """Sum that can be closed: its total is over the rows that were added."""
-
-    def close(self) -> SumResult:
-        """Return the total. Raise SecureSumAborted if there is none: then nothing may be released."""
-
-
-class OpenSum(RowCollector, ClosableSum, Protocol):
+class OpenSum(Turnout, Protocol):
     """The sum of one round in this process, from its first row to its total."""
+
+    def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
+        """Add rows of clients, in the form in which they are sent."""
 
     def gather(self, ranks: Ranks) -> None:
         """Add up the rows that the processes of a run have added."""
+
+    def close(self) -> SumResult:
+        """Return the total. Raise SecureSumAborted if there is none: then nothing may be released."""
 
 
 Opened = TypeVar("Opened", bound=Turnout, covariant=True)
@@ -149,8 +142,7 @@ class PlainSum:
 
     def close(self) -> SumResult:
         """Return the total [size] of arrived rows. Raise SecureSumAborted if more are missing than is tolerated."""
-        if self._tolerance is not None:
-            require_enough_uploads(len(self.arriving), len(self._participants), self._tolerance)
+        require_enough_uploads(len(self.arriving), len(self._participants), self._tolerance)
         return SumResult(total=self._total, included_clients=self.arriving)
 
 

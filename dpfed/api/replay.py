@@ -105,12 +105,10 @@ class ConfiguredRun:
     engine: Engine = "in-process"
 
     def __call__(self, data: Neighbour, out: Path) -> None:
-        settings = {"run.evaluate_every": 1} if data.reporting else {}
+        tables = override(self.tables, ["run.evaluate_every=1"] if data.reporting else [])
         if self.processes == 1:
-            run(self.tables, settings, engine=self.engine, out=out, progress=False)
+            run(tables, engine=self.engine, out=out, progress=False)
             return
-        tables = dict(self.tables)
-        tables["run"] = {**tables.get("run", {}), **({"evaluate_every": 1} if data.reporting else {})}
 
         def run_rank(among: Ranks) -> None:
             experiment = build(parse(tables, source="the audit's configuration"), among)
@@ -128,7 +126,7 @@ class ConfiguredRun:
     def shortened(self, rounds: int) -> ConfiguredRun:
         """Return this run with at most `rounds` rounds."""
         planned = int(dict(self.tables.get("federation", {})).get("rounds", rounds))
-        short = override(dict(self.tables), [f"federation.rounds={min(rounds, planned)}"])
+        short = override(self.tables, [f"federation.rounds={min(rounds, planned)}"])
         return replace(self, tables=short)
 
 
@@ -167,7 +165,7 @@ def replay_config(
     else:
         tables = catalogue.preset_tables(config)
     load_files(list(load))
-    call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)), processes, engine)
+    call = ConfiguredRun(override(tables, settings), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}
     wanted = chosen if chosen is not None else pairs
     try:

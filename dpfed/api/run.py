@@ -218,7 +218,7 @@ def _resume_hint(folder: Path) -> str:
 
 
 def _warn_caller(words: str) -> None:
-    """Issue a warning at the caller of `dpfed.run`."""
+    """Issue a warning."""
     warnings.warn(words, stacklevel=2)
 
 

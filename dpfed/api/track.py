@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -209,8 +208,7 @@ def viewers_of_run(
     progress: OnRound | None = None,
 ) -> Viewers:
     """Return the trackers of these kinds, preceded by the caller's function `progress`, as viewers of a run."""
-    start = partial(open_trackers, kinds, folder, config, after=progress)
-    return Viewers(start=lambda to: start(say=to), say=say)
+    return Viewers(start=lambda to: open_trackers(kinds, folder, config, say=to, after=progress), say=say)
 
 
 def numeric_metrics(record: Mapping[str, object]) -> dict[str, float]:
@@ -271,10 +269,8 @@ class CsvTracker:
             return
         lines = [line.to_dict() for line in read_lines(self._folder / "metrics.jsonl", MetricsLine)]
         self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
-        put(
-            self._folder / "metrics.csv",
-            self._csv_bytes([dict(zip(self._columns, self._columns, strict=True)), *lines]),
-        )
+        heading = {key: key for key in self._columns}
+        put(self._folder / "metrics.csv", self._csv_bytes([heading, *lines]))
 
     def close(self) -> None:
         """Do nothing: no file is open between calls."""

@@ -42,9 +42,7 @@ def deploy(
     load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
-    experiment = build(
-        checked
-    )  # raises ConfigError if the configuration cannot be deployed, before any node receives it
+    experiment = build(checked)  # ConfigError if it cannot be deployed, before any node receives it
     write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.privacy_target is not None and checked.run.randomness == "simulated"

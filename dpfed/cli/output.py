@@ -44,16 +44,16 @@ def table_of(*headings: str, title: str | None = None, right: Collection[str] = 
     return table
 
 
-def number_text(value: float | None, digits: int = 4) -> str:
+def number_text(value: float | None) -> str:
     """Return a number as text for a table, or a dash for None; rounding is to nearest, so never use it for a guarantee.
 
-    The text has `digits` decimals, or scientific notation for very small and very large numbers.
+    The text has four decimals, or scientific notation for very small and very large numbers.
     """
     if value is None:
         return "–"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:.{digits}f}"
-    return f"{value:.{digits}g}"
+        return f"{value:.4f}"
+    return f"{value:.4g}"
 
 
 @contextmanager

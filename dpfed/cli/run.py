@@ -20,7 +20,6 @@ from dpfed.methods.catalogue import ExpectedResults, expected_results
 from dpfed.planner.whole_numbers import MaybeWholeNumber
 
 Engine = Literal["in-process", "flower"]
-Tracker = str
 
 
 def run(
@@ -35,7 +34,7 @@ def run(
     release: Flag = False,
     engine: Engine = "in-process",
     load: Load = None,
-    track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
+    track: Annotated[list[str] | None, Parameter(name="--track", negative="")] = None,
     verbose: Flag = False,
     json: Flag = False,
 ) -> int:
@@ -105,9 +104,7 @@ def run(
         with naming_missing_code(begun):
             experiment = build(checked, among)
         if among.index:
-            with stop_by_signals(
-                lambda words: None
-            ):  # the process with index 0 waits for all others and prints the outcome
+            with stop_by_signals(lambda words: None):  # process 0 waits for all others and prints the outcome
                 federation.train_share_of_rounds(experiment)
             return 0
         if pay is not None and ledger is None:
@@ -127,9 +124,8 @@ def run(
                 experiment, folder, resume=resume, project=project, engine=engine, track=track or []
             )
         except RunInterrupted as error:
-            told = RunInterrupted(f"{error} Go on with: {again}")
-            told.signal = error.signal
-            raise told from None
+            error.args = (f"{error} Go on with: {again}",)
+            raise
     if json:
         print_json(outcome.summary)
     else:

@@ -234,7 +234,7 @@ class NodeLedger:
             stored = self._stored_upload(plan.run, number)
             if stored is not None:
                 return stored
-            records = self._records_ledger(plan.run, number)
+            records = self._records_to_charge(plan.run, number)
             if self._project is not None and release is not None:
                 self._pay(self._project, plan, release)
                 for one in range(plan.rounds) if plan.whole_plan else (number,):
@@ -298,9 +298,8 @@ class NodeLedger:
         for unit, one in (("client", "client"), ("records", "one record")):
             if unit in found:
                 spent, budget = found[unit]["spent_epsilon"], found[unit]["epsilon"]
-                words.append(f"{one}: epsilon {upwards(spent)} of {downwards(budget)}")
-                left = found[unit].get("uploads_left")
-                words[-1] += f", {ON_WORD}" if left is None else f", {left} uploads left"
+                more = ON_WORD if unit == "client" else f"{found[unit]['uploads_left']} uploads left"
+                words.append(f"{one}: epsilon {upwards(spent)} of {downwards(budget)}, {more}")
         return "; ".join(words)
 
     def _require_newest(self, plan: ServerPlan) -> None:
@@ -332,15 +331,20 @@ class NodeLedger:
                 f"sampling allows no later refusal, and {left} fit. Round 1 was not answered."
             )
 
-    def _records_ledger(self, run: str, number: int) -> Ledger | None:
-        """Return the ledger of records if one more upload is within its budget; None without `records`."""
+    def _records_to_charge(self, run: str, number: int) -> Ledger | None:
+        """Return the ledger of records that must be charged for an upload, and can be.
+
+        None without `records`, and for an upload that a process charged and did not store before it ended.
+        """
         if self.records is None:
             return None
         ledger = self._opened_records(self.records)
-        lines = [line for line in ledger.releases if line.detail.get("run") == run]
-        if any(line.round > number for line in lines):
+        charged = {line.round for line in ledger.releases if line.detail.get("run") == run}
+        if max(charged, default=-1) > number:
             raise BudgetSpent(f"{self.path}: round {number} of run {run[:12]} is over. It was not answered again.")
-        if not any(line.round == number for line in lines) and len(ledger.releases) >= self._most_uploads:
+        if number in charged:
+            return None
+        if len(ledger.releases) >= self._most_uploads:
             raise BudgetSpent(
                 f"{ledger.path}: {self._most_uploads} uploads are within epsilon {downwards(self.records.epsilon)} of "
                 f"a record, and all are charged. Round {number} was not answered."
@@ -348,10 +352,7 @@ class NodeLedger:
         return ledger
 
     def _charge_records(self, ledger: Ledger, run: str, number: int) -> None:
-        """Write the line of an upload, unless a process wrote it that was killed before the upload was stored."""
         assert self.records is not None
-        if any(line.round == number and line.detail.get("run") == run for line in ledger.releases):
-            return
         steps = Steps(mechanism=self.records.mechanism, count=self.records.steps, clients=(0,))
         std = unsampled(self.records.mechanism).least_noise_std(1.0, 0.0)
         ledger.record(LocalRelease(round=number, steps=(steps,), clip_norm=1.0, noise_std=std, detail={"run": run}))

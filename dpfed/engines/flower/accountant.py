@@ -40,9 +40,6 @@ class PrivacyModel:
     adjacency: str
     max_epsilon: float | None
 
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
     def require_population(self, one: NoisySum) -> None:
         """Raise InvalidParameter if the population size of a release differs from the configuration's."""
         if one.population_size != self.clients:
@@ -61,9 +58,6 @@ class NoisySum:
     noise_multiplier: float
     sample_size: int
     population_size: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def privacy_model_of(config: Any) -> PrivacyModel:
@@ -184,7 +178,7 @@ class FlowerAccountant:
         if self._book is not None:
             for number in range(self.num_releases, self.num_releases + count):
                 self._book.record(self._ledger_line(charged, number))
-        self._add_releases(charged, count)
+        self._composed = _append_release(self._composed, charged, count)
 
     def get_epsilon(self, delta: float) -> float:
         """Return epsilon of all releases at this delta; 0 before the first release."""
@@ -227,8 +221,8 @@ class FlowerAccountant:
         return {
             "schema_version": _SCHEMA,
             "backend": _BACKEND,
-            "config": self._model.to_dict(),
-            "compositions": [{"event": one.to_dict(), "count": count} for one, count in self._composed],
+            "config": asdict(self._model),
+            "compositions": [{"event": asdict(one), "count": count} for one, count in self._composed],
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -240,15 +234,13 @@ class FlowerAccountant:
         if (state.get("schema_version"), state.get("backend")) != (_SCHEMA, _BACKEND):
             given = f"backend {state.get('backend')!r}, schema {state.get('schema_version')!r}"
             raise InvalidParameter(f"state of {given}: must be one that FlowerAccountant.state_dict() has given.")
-        if state.get("config") != self._model.to_dict():
+        if state.get("config") != asdict(self._model):
             raise InvalidParameter("state of another PrivacyConfig: give the accountant the one it was saved with.")
         saved = _parse_compositions(state)
         for one, _ in saved:
             self._model.require_population(one)
         if self._book is None:
-            self._composed = []
-            for one, count in saved:
-                self._add_releases(one, count)
+            self._composed = saved
             return
         there = [one for one, count in self._composed for _ in range(count)]
         said = [one for one, count in saved for _ in range(count)]
@@ -263,13 +255,8 @@ class FlowerAccountant:
         self._model.require_population(charged)
         return charged
 
-    def _add_releases(self, charged: NoisySum, count: int) -> None:
-        self._composed = _append_release(self._composed, charged, count)
-
-    def _composed_mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
-        whole = self._composed
-        for one, count in more:
-            whole = _append_release(whole, one, count)
+    def _composed_mechanism(self, more: tuple[NoisySum, int] | None = None) -> Composed | None:
+        whole = self._composed if more is None else _append_release(self._composed, *more)
         parts = [(self._mechanism_of_release(one), count) for one, count in whole]
         return Composed(parts=tuple(parts)) if parts else None
 
@@ -289,7 +276,7 @@ class FlowerAccountant:
             clip_norm=self._clip_norm,
             noise_std=one.noise_multiplier * self._clip_norm,
             noise_placement="server",
-            detail=one.to_dict(),
+            detail=asdict(one),
         )
 
     def _open_ledger(self, path: Path, randomness: str) -> LoopBook:
@@ -305,7 +292,7 @@ class FlowerAccountant:
         book = LoopBook.open(path, header)
         for entry in book.ledger.releases:
             assert isinstance(entry, Release)
-            self._add_releases(noisy_sum_of(entry.detail), 1)
+            self._composed = _append_release(self._composed, noisy_sum_of(entry.detail), 1)
         return book
 
 

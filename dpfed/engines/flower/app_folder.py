@@ -118,6 +118,9 @@ def default_run_folder(folder: Path) -> str:
 
 
 def _project_table(folder: Path, name: str) -> dict[str, object]:
+    components = {"serverapp": f"{_PACKAGE}.server_app:app", "clientapp": f"{_PACKAGE}.client_app:app"}
+    waiting = {"timeout": 3600.0, "patience": 300.0}
+    config = {"out": default_run_folder(folder), "resume": False, **waiting, "metrics": False}
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     return {
         "project": {
@@ -126,22 +129,5 @@ def _project_table(folder: Path, name: str) -> dict[str, object]:
             "description": "A private federated run of dpfed",
             "dependencies": [f"dpfed[flower]=={__version__}"],
         },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "dpfed",
-                    "components": {
-                        "serverapp": f"{_PACKAGE}.server_app:app",
-                        "clientapp": f"{_PACKAGE}.client_app:app",
-                    },
-                    "config": {
-                        "out": default_run_folder(folder),
-                        "resume": False,
-                        "timeout": 3600.0,
-                        "patience": 300.0,
-                        "metrics": False,
-                    },
-                }
-            }
-        },
+        "tool": {"flwr": {"app": {"publisher": "dpfed", "components": components, "config": config}}},
     }

@@ -48,16 +48,8 @@ class Instruction:
     forwarded: bytes = b""
 
     def to_content(self) -> RecordDict:
-        values: dict[str, object] = {
-            "round": self.round,
-            "clip-norm": self.clip_norm,
-            "train": self.train,
-            "fingerprint": self.fingerprint,
-            "solved": self.solved,
-            "charge": self.charge,
-            "forwarded": self.forwarded,
-            "broadcast": self.broadcast.detach().cpu().numpy().astype("<f4").tobytes(),
-        }
+        values = {name.replace("_", "-"): value for name, value in vars(self).items()}
+        values["broadcast"] = self.broadcast.detach().cpu().numpy().astype("<f4").tobytes()
         return RecordDict({"config": ConfigRecord(values)})
 
     @property
@@ -90,15 +82,7 @@ class UploadMessage:
         return self.inside, self.outside, self.finite
 
     def to_content(self) -> RecordDict:
-        values: dict[str, object] = {
-            "client": self.client,
-            "round": self.round,
-            "payload": self.payload,
-            "padding": self.padding,
-            "head": self.head,
-        }
-        flags = {"inside": self.inside, "outside": self.outside, "finite": self.finite}
-        values |= {name: flag for name, flag in flags.items() if flag is not None}
+        values = {name: value for name, value in vars(self).items() if value is not None}
         return RecordDict({"upload": ConfigRecord(values)})
 
 
@@ -121,7 +105,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
     }
     values = _entries_of_record(message, "config", kinds)
     require_fingerprint(values["fingerprint"], fingerprint)
-    clip_norm, size = values["clip-norm"], start.broadcast.numel()
+    clip_norm, size = values.pop("clip-norm"), start.broadcast.numel()
     if not (SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP if clip_moves else clip_norm == start.clip_norm):
         allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}" if clip_moves else start.clip_norm
         raise WireError(f"a clip norm of {clip_norm!r}: must be {allowed}.")
@@ -132,16 +116,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
     broadcast = torch.from_numpy(np.frombuffer(values["broadcast"], dtype="<f4").astype(np.float32))
     if not bool(broadcast.isfinite().all()):
         raise WireError("a model with numbers that are not finite.")
-    return Instruction(
-        round=values["round"],
-        clip_norm=clip_norm,
-        broadcast=broadcast.to(start.broadcast.device),
-        train=values["train"],
-        fingerprint=fingerprint,
-        solved=values["solved"],
-        charge=values["charge"],
-        forwarded=values["forwarded"],
-    )
+    return Instruction(**values | {"clip_norm": clip_norm, "broadcast": broadcast.to(start.broadcast.device)})
 
 
 def read_question(message: Message, fingerprint: str) -> tuple[int, bytes, str]:

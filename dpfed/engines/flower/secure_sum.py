@@ -61,9 +61,8 @@ class NodeSum:
         self.agreement, self._turns, self._tolerance, self._device = agreement, turns, tolerance, device
         self._server = Server(agreement)
         self._aborted: SecureSumAborted | None = None
-        self.senders = self.arriving = np.zeros(
-            0, dtype=np.int64
-        )  # clients that were asked for an upload, and clients whose upload has arrived
+        # clients that were asked for an upload, and clients whose upload has arrived
+        self.senders = self.arriving = np.zeros(0, dtype=np.int64)
         self.forwarded: Mapping[int, bytes] = {}
 
     def begin(self, ask: Ask, participants: NDArray[np.int64]) -> None:
@@ -72,11 +71,7 @@ class NodeSum:
         try:
             self._run_step("advertise", ask, dict.fromkeys(self._turns.clients_at(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
-            self._run_step(
-                "share",
-                ask,
-                {one: keys[one] for one in self._turns.clients_at(ProtocolStep.SHARE) if one in keys},
-            )
+            self._run_step("share", ask, self._of_clients_at(ProtocolStep.SHARE, keys))
             self.forwarded = self._server.close_step()
             upload = self._turns.clients_at(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
@@ -99,11 +94,7 @@ class NodeSum:
         try:
             require_enough_uploads(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
             requests = self._server.close_step()
-            self._run_step(
-                "unmask",
-                ask,
-                {one: requests[one] for one in self._turns.clients_at(ProtocolStep.UNMASK) if one in requests},
-            )
+            self._run_step("unmask", ask, self._of_clients_at(ProtocolStep.UNMASK, requests))
         except SecureSumAborted as aborted:
             self._aborted = aborted
 
@@ -119,6 +110,9 @@ class NodeSum:
 
     def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Do nothing: the protocol itself records which clients arrive."""
+
+    def _of_clients_at(self, step: ProtocolStep, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        return {one: messages[one] for one in self._turns.clients_at(step) if one in messages}
 
     def _run_step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):

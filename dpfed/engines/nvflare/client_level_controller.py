@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -28,6 +28,12 @@ from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.plan import json_of_options
 from dpfed.stages.project import kept_coordinates
+
+_OF_LOOP = (
+    *("cohort", "clip_norm", "rounds", "epsilon", "noise_multiplier", "delta", "sampling", "adjacency", "ledger"),
+    *("randomness", "seed", "keep"),
+)
+"""Parameters that are those of `dpfed.ClientLevel`."""
 
 
 class ClientLevelFedAvg(ModelController):
@@ -128,22 +134,8 @@ class ClientLevelFedAvg(ModelController):
         self.info(f"dpfed: {self.guarantee()}")
 
     def _make_loop(self, names: list[str], size: int) -> ClientLevel:
-        return ClientLevel(
-            clients=names,
-            cohort=self.cohort,
-            clip_norm=self.clip_norm,
-            rounds=self.rounds,
-            epsilon=self.epsilon,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-            sampling=self.sampling,
-            adjacency=self.adjacency,
-            ledger=self.ledger,
-            randomness=self.randomness,
-            seed=self.seed,
-            dimension=size,
-            keep=self.keep,
-        )
+        plan: dict[str, Any] = {name: getattr(self, name) for name in _OF_LOOP}
+        return ClientLevel(clients=names, dimension=size, **plan)
 
     def _round_terms(self, size: int) -> RoundTerms:
         return RoundTerms(

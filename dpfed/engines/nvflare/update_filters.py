@@ -47,8 +47,10 @@ def model_size(start: Arrays) -> int:
     return size
 
 
-def vector_of_arrays(start: Arrays, moves: Arrays) -> Tensor:
-    """Return differences by name as float32 [d], in the order of the arrays of the model `start`.
+def update_of_arrays(start: Arrays, arrays: Arrays, *, whole: bool) -> Tensor:
+    """Return the update as float32 [d], in the order of the arrays of the model `start`.
+
+    whole: True if `arrays` are those of the trained model, False if they are its differences from `start`
 
     All floating-point arrays of the model are required; other names are ignored. Raises WireError unless shapes are
     those of the model.
@@ -57,23 +59,12 @@ def vector_of_arrays(start: Arrays, moves: Arrays) -> Tensor:
     for name, array in start.items():
         if not _is_floating_point(array):
             continue
-        if name not in moves or moves[name].shape != array.shape or moves[name].dtype.kind not in "fiu":
-            found = f"{moves[name].dtype} {moves[name].shape}" if name in moves else "missing"
+        if name not in arrays or arrays[name].shape != array.shape or arrays[name].dtype.kind not in "fiu":
+            found = f"{arrays[name].dtype} {arrays[name].shape}" if name in arrays else "missing"
             raise WireError(f"parameter {name!r}: {found}; must be numbers of shape {array.shape}, as the model's.")
-        parts.append(moves[name].astype(np.float32).ravel())
+        moves = arrays[name].astype(np.float64) - array if whole else arrays[name]
+        parts.append(moves.astype(np.float32).ravel())
     return torch.from_numpy(np.concatenate(parts))
-
-
-def array_differences(start: Arrays, end: Arrays) -> Arrays:
-    """Return the differences `end` - `start` of the floating-point arrays, by name.
-
-    Raises WireError unless `end` has all of them, in the shapes of the model."""
-    vector_of_arrays(start, end)
-    return {
-        name: (end[name].astype(np.float64) - array).astype(np.float32)
-        for name, array in start.items()
-        if _is_floating_point(array)
-    }
 
 
 def add_to_arrays(start: Arrays, move: Tensor) -> Arrays:
@@ -207,7 +198,7 @@ def update_in_result(params: Any, kind: str, start: Arrays, terms: RoundTerms) -
         return terms.decode(arrays[META].tobytes())
     if not terms.sends_all:
         raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
-    return vector_of_arrays(start, arrays if kind == "DIFF" else array_differences(start, arrays))
+    return update_of_arrays(start, arrays, whole=kind != "DIFF")
 
 
 def _requested_terms(fl_ctx: FLContext) -> _AskedTask:
@@ -221,10 +212,7 @@ def _update_of_result(shareable: Shareable, start: Arrays) -> Tensor:
     dxo = from_shareable(shareable)
     if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
         raise WireError(f"a result of kind {dxo.data_kind!r}: must be WEIGHTS or WEIGHT_DIFF.")
-    arrays = numpy_arrays_of(dxo.data)
-    return vector_of_arrays(
-        start, arrays if dxo.data_kind == DataKind.WEIGHT_DIFF else array_differences(start, arrays)
-    )
+    return update_of_arrays(start, numpy_arrays_of(dxo.data), whole=dxo.data_kind == DataKind.WEIGHTS)
 
 
 def _result_with_arrays(shareable: Shareable, arrays: Arrays) -> Shareable:
