@@ -15,7 +15,7 @@ from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from accounting.mechanisms.samplings.planned import Sampler
 from dpfed import replayed
 from dpfed.aggregation.messages import Dropouts
-from dpfed.aggregation.ranks import Ranks, SingleProcess, Task
+from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.rotation import one_thread
@@ -61,7 +61,7 @@ class Method:
     fill: int | None = None
     dropouts: Dropouts | None = None
     canaries: Canaries | None = None
-    ranks: Ranks = field(default_factory=SingleProcess)
+    ranks: Ranks = field(default_factory=Ranks)
     counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,70 +36,24 @@ class Task:
     dropouts: Mapping[int, ProtocolStep] = field(default_factory=dict)
 
 
-class Ranks(Protocol):
-    """Communication between the processes of a run; every rank makes the same calls in the same order."""
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of an initialised process group, of which this process is number `index`; alone, if `count` is 1.
 
-    @property
-    def index(self) -> int: ...
+    Every rank makes the same calls in the same order. Weights are sent as tensors; nothing is pickled.
+    """
 
-    @property
-    def count(self) -> int: ...
+    index: int = 0
+    count: int = 1
 
     def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the clients that this rank trains; every client belongs to exactly one rank."""
-
-    def send_task(self, task: Task) -> None:
-        """On rank 0, at the start of a round: send the task to the other ranks."""
-
-    def received_tasks(self, start: ServerState) -> Iterator[Task]:
-        """On the other ranks: yield the tasks sent by rank 0 until it stops; `start` gives shapes and types of a
-        state."""
-
-    def stop(self) -> None:
-        """On rank 0, at the end: end the loops of the other ranks."""
-
-    def sum_over_ranks(self, part: Tensor) -> Tensor:
-        """Return the sum of the tensors of all ranks, on every rank."""
-
-    def largest_over_ranks(self, value: float) -> float:
-        """Return the largest of the numbers of all ranks, on every rank."""
-
-
-class SingleProcess:
-    """One process."""
-
-    index, count = 0, 1
-
-    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        return clients
-
-    def send_task(self, task: Task) -> None:
-        pass
-
-    def received_tasks(self, start: ServerState) -> Iterator[Task]:
-        return iter(())
-
-    def stop(self) -> None:
-        pass
-
-    def sum_over_ranks(self, part: Tensor) -> Tensor:
-        return part
-
-    def largest_over_ranks(self, value: float) -> float:
-        return value
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """The ranks of an initialised process group. Weights are sent as tensors; nothing is pickled."""
-
-    index: int
-    count: int
-
-    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return clients[self.index :: self.count]
 
     def send_task(self, task: Task) -> None:
+        """On rank 0, at the start of a round: send the task to the other ranks, if there are any."""
+        if self.count == 1:
+            return
         state = task.state
         gone = [[client, _STEPS.index(step)] for client, step in task.dropouts.items()]
         counts = [state.round, len(task.cohort), len(task.participants), len(gone)]
@@ -112,6 +65,8 @@ class ProcessGroup:
         self._broadcast(state.broadcast)
 
     def received_tasks(self, start: ServerState) -> Iterator[Task]:
+        """On the other ranks: yield the tasks sent by rank 0 until it stops; `start` gives shapes and types of a
+        state."""
         while True:
             round, drawn, asked, gone = self._broadcast(torch.zeros(4, dtype=torch.int64)).tolist()
             if round < 0:
@@ -125,13 +80,17 @@ class ProcessGroup:
             yield Task(state=state, cohort=cohort, participants=participants, dropouts=dropouts)
 
     def stop(self) -> None:
-        self._broadcast(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
+        """On rank 0, at the end: end the loops of the other ranks."""
+        if self.count > 1:
+            self._broadcast(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
 
     def sum_over_ranks(self, part: Tensor) -> Tensor:
+        """Return the sum of the tensors of all ranks, on every rank."""
         distributed.all_reduce(part)
         return part
 
     def largest_over_ranks(self, value: float) -> float:
+        """Return the largest of the numbers of all ranks, on every rank."""
         held = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
         return float(held)
@@ -149,12 +108,12 @@ def ranks_from_environment() -> Iterator[Ranks]:
     gloo's threads sometimes abort a process at exit, after all its work is done.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield SingleProcess()
+        yield Ranks()
         return
     _select_rank_gpu()
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
-        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size())
+        yield Ranks(distributed.get_rank(), distributed.get_world_size())
     finally:
         distributed.destroy_process_group()
 

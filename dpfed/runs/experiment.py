@@ -10,7 +10,7 @@ import torch
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models, replayed
-from dpfed.aggregation.ranks import Ranks, SingleProcess
+from dpfed.aggregation.ranks import Ranks
 from dpfed.clients import LocalTraining
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records_apart import require_records_apart
@@ -134,7 +134,7 @@ def check_configuration(
 ) -> MethodSpecification:
     """Return the method's specification after all checks that need no data. Raises ConfigError, as `build` does."""
     load_own_code()
-    refuse_ranks(config, ranks or SingleProcess())
+    refuse_ranks(config, ranks or Ranks())
     chosen = method_specification(config.method.name)
     if own is None or own.data is None:
         data.check_name(config.data.name)
@@ -160,7 +160,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     Raises ConfigError for settings that are invalid or cannot be combined, AccountingError for settings that no privacy
     account covers.
     """
-    ranks, own = SingleProcess() if ranks is None else ranks, CustomObjects() if own is None else own
+    ranks, own = ranks or Ranks(), CustomObjects() if own is None else own
     if (replay := replayed.current_replay()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:

@@ -227,7 +227,7 @@ def test_epsilon_ends_the_job(tmp_path):
 
 def test_refusals(tmp_path):
     plan = PLAN | {"ledger": str(tmp_path / "ledger.jsonl"), "patience": 1}
-    refused(RunError, "3 clients are there", lambda: Server(trained, there=NAMES[:3], **plan).run())
+    refused(RunError, "3 clients are connected", lambda: Server(trained, there=NAMES[:3], **plan).run())
     refused(RunError, "5 clients for clients=4", lambda: Server(trained, there=[*NAMES, "site-5"], **plan).run())
     refused(ConfigError, "sampling='cyclic'", Server, trained, **plan | {"sampling": "cyclic"})
     refused(ConfigError, "patience=0", Server, trained, **plan | {"patience": 0})

@@ -19,7 +19,7 @@ from torch import nn
 import dpfed.compress
 from dpfed import randomness
 from dpfed.aggregation import ranks
-from dpfed.aggregation.ranks import SingleProcess
+from dpfed.aggregation.ranks import Ranks
 from dpfed.clients.plan import default_budget
 from dpfed.compress.rotation import tf32
 from dpfed.errors import ConfigError, RunError
@@ -291,7 +291,7 @@ def test_a_sweep_on_the_cpu_has_a_worker_a_core_beside_a_gpu():
 
 @pytest.mark.parametrize("name", ["meta", "mps", "mps:0", "xpu", "cuda:x", "gpu", ""])
 def test_other_devices_are_refused_by_name(name):
-    refused(ConfigError, rf"run.device='{name}': .*'auto', 'cpu', 'cuda' or 'cuda:N'", device_of, name, SingleProcess())
+    refused(ConfigError, rf"run.device='{name}': .*'auto', 'cpu', 'cuda' or 'cuda:N'", device_of, name, Ranks())
 
 
 def test_a_network_made_on_a_gpu_starts_from_its_seed_on_the_cpu():

@@ -76,7 +76,7 @@ def test_two_processes_are_one_run(tmp_path, preset):
 
 
 def test_what_processes_cannot_share_is_refused(tiny_config):
-    two = ranks.ProcessGroup(0, 2)
+    two = ranks.Ranks(0, 2)
     for settings, complaint in (
         (("aggregation.kind=masked",), "aggregation.kind='masked' with 2 processes"),
         (("method.name=fedsparsify", "method.purge=clients", "privacy.release=uploads"), "method.purge"),
@@ -87,9 +87,9 @@ def test_what_processes_cannot_share_is_refused(tiny_config):
 
 def test_every_client_is_one_ranks():
     clients = np.array([3, 5, 8, 13, 21])
-    parts = [ranks.ProcessGroup(index, 3).clients_of_rank(clients) for index in range(3)]
+    parts = [ranks.Ranks(index, 3).clients_of_rank(clients) for index in range(3)]
     assert sorted(np.concatenate(parts)) == clients.tolist()
-    assert ranks.SingleProcess().clients_of_rank(clients).tolist() == clients.tolist()
+    assert ranks.Ranks().clients_of_rank(clients).tolist() == clients.tolist()
 
 
 @pytest.mark.parametrize("gone", [{}, {13: ProtocolStep.UPLOAD, 3: ProtocolStep.UNMASK, 21: ProtocolStep.LATE}])
@@ -98,13 +98,11 @@ def test_rank_0_alone_draws_who_drops_out(monkeypatch, gone):
     sent = []
     state = ServerState(round=4, broadcast=torch.ones(3), clip_norm=0.5)
     task = ranks.Task(state=state, cohort=np.arange(5), participants=np.array([3, 5, 8, 13, 21]), dropouts=gone)
-    monkeypatch.setattr(ranks.ProcessGroup, "_broadcast", staticmethod(lambda tensor: sent.append(tensor.clone())))
-    ranks.ProcessGroup(0, 2).send_task(task)
+    monkeypatch.setattr(ranks.Ranks, "_broadcast", staticmethod(lambda tensor: sent.append(tensor.clone())))
+    ranks.Ranks(0, 2).send_task(task)
     received = iter(sent)
-    monkeypatch.setattr(
-        ranks.ProcessGroup, "_broadcast", staticmethod(lambda tensor: next(received).reshape(tensor.shape))
-    )
-    told = next(ranks.ProcessGroup(1, 2).received_tasks(state))
+    monkeypatch.setattr(ranks.Ranks, "_broadcast", staticmethod(lambda tensor: next(received).reshape(tensor.shape)))
+    told = next(ranks.Ranks(1, 2).received_tasks(state))
     assert told.dropouts == gone
     assert told.participants.tolist() == task.participants.tolist()
     assert torch.equal(told.state.broadcast, state.broadcast)
