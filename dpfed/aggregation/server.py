@@ -21,13 +21,6 @@ from dpfed.aggregation.messages import (
 from dpfed.compress.fixed_point import packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
-_EXPECTED = {
-    ProtocolStep.ADVERTISE: MessageKind.ADVERTISE,
-    ProtocolStep.SHARE: MessageKind.SHARE,
-    ProtocolStep.UPLOAD: MessageKind.UPLOAD,
-    ProtocolStep.UNMASK: MessageKind.UNMASK,
-}
-
 
 class Server:
     """Server of one round: `receive` the messages of a step, `close_step` for the answers, and after three steps
@@ -52,15 +45,16 @@ class Server:
         """Store a client's message of this step. Raise WireError, and change nothing, for any other message."""
         if self.step is None:
             raise WireError("this secure sum is over; refused.")
-        if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
+        expected = MessageKind[self.step.name]
+        receivers = {
+            MessageKind.ADVERTISE: self._receive_keys,
+            MessageKind.SHARE: self._receive_shares,
+            MessageKind.UPLOAD: self._receive_upload,
+            MessageKind.UNMASK: self._receive_unmask,
+        }
+        if message[4:5] in [bytes([kind]) for kind in receivers if kind < expected]:
             raise WireError(f"a {MessageKind(message[4]).name} message arrived after the close of its step; refused.")
-        sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
-        {
-            ProtocolStep.ADVERTISE: self._receive_keys,
-            ProtocolStep.SHARE: self._receive_shares,
-            ProtocolStep.UPLOAD: self._receive_upload,
-            ProtocolStep.UNMASK: self._receive_unmask,
-        }[self.step](sender, message)
+        receivers[expected](party_of(message, expected, self._agreement.session), message)
 
     def close_step(self) -> dict[int, bytes]:
         """End the step and return the answers to the remaining clients. Raise SecureSumAborted if too few remain."""

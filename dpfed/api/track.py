@@ -146,11 +146,8 @@ def _last_record(file: Path) -> RoundRecord | None:
 
 
 ENTRY_POINT_GROUP = "dpfed.trackers"
-_TRACKER_PACKAGES = {
-    "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
-    "mlflow": ("mlflow", "mlflow"),
-    "wandb": ("wandb", "wandb"),
-}
+_TRACKER_MODULES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+"""Modules of trackers by the name of their package."""
 _LOG = logging.getLogger("dpfed")
 
 
@@ -221,15 +218,12 @@ def _make_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Trac
         return CsvTracker(folder)
     if kind == "prometheus":
         return MetricsEndpoint(config)
-    if kind not in _TRACKER_PACKAGES:
+    if kind not in _TRACKER_MODULES:
         return _package_tracker(kind, folder, config)
-    module, package = _TRACKER_PACKAGES[kind]
     try:
-        found = import_module(module)
+        found = import_module(_TRACKER_MODULES[kind])
     except ImportError as error:
-        raise ConfigError(
-            f"--track {kind}: {package} is not installed ({error}): pip install 'dpfed[{package}]'."
-        ) from None
+        raise ConfigError(f"--track {kind}: {kind} is not installed ({error}): pip install 'dpfed[{kind}]'.") from None
     if kind == "tensorboard":
         return TensorBoardTracker(found, folder)
     if kind == "wandb":
@@ -243,7 +237,7 @@ def _package_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> T
     """Return the tracker that an installed package registers under this name. ConfigError if there is none."""
     found = {one.name: one for one in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in found:
-        known = ", ".join(["csv", *_TRACKER_PACKAGES, "prometheus", *sorted(found)])
+        known = ", ".join(["csv", *_TRACKER_MODULES, "prometheus", *sorted(found)])
         raise ConfigError(
             f"--track {kind}: must be one of {known}; packages add theirs by entry points {ENTRY_POINT_GROUP!r}."
         )

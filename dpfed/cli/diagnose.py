@@ -47,7 +47,7 @@ def diagnose(folder: Path, *, json: Flag = False) -> None:
 
 
 def _show_findings(
-    measures: list[EvidenceMeasure], findings: list[Cause], learning: bool | None, nothing_learned: str | None = None
+    measures: list[EvidenceMeasure], findings: list[Cause], learning: bool | None, nothing_learned: str | None
 ) -> None:
     out = console()
     table = Table("measure", "value", "who may see it")

@@ -251,18 +251,13 @@ def _require_first_upload(client: int, number: int, rounds: int, context: Contex
     context.state[_ROUNDS] = ConfigRecord({"last": number})
 
 
-def _parsed_configuration(config: str) -> Config:
+@lru_cache(maxsize=2)
+def _experiment_of(config: str, solved: str = "") -> Experiment:
+    torch.set_num_threads(1)
     given = json.loads(config)
     load_files([Path(file) for file in given["own_code"]])
     checked = parse(given["tables"], source="the app's config.toml")
     check_engine(checked)
-    return checked
-
-
-@lru_cache(maxsize=2)
-def _experiment_of(config: str, solved: str = "") -> Experiment:
-    torch.set_num_threads(1)
-    checked = _parsed_configuration(config)
     return equal_weights(build(checked.with_solved_noise(json.loads(solved)) if solved else checked))
 
 

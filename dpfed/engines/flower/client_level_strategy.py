@@ -38,28 +38,28 @@ from dpfed.stages.project import kept_coordinates
 class AskedRound:
     """A round and the nodes that were asked to train.
 
-    nodes, terms: node id and terms of each client of the cohort, by the client's number, in the order of the cohort"""
+    clients: number of each client of the cohort, by the id of its node
+    terms: terms of each client, by its number, in the order of the cohort"""
 
     step: Step
     start: ArrayRecord
     example: Message
     key: str
-    nodes: Mapping[int, int]
+    clients: Mapping[int, int]
     terms: Mapping[int, RoundTerms]
 
     def heads(self, replies: Iterable[Message]) -> dict[int, str]:
         """Return the heads of the ledgers that nodes keep, by client, for the terms of later rounds."""
-        asked, found = {node: client for client, node in self.nodes.items()}, {}
-        for node, reply in single_replies(replies, asked):
+        found = {}
+        for node, reply in single_replies(replies, self.clients):
             sent = None if reply.has_error() else reply.content.config_records.get(RECORD)
             if sent is not None and isinstance(head := sent.get("head"), str):
-                found[asked[node]] = head[:200]
+                found[self.clients[node]] = head[:200]
         return found
 
     def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
         """Return one update [size] per client, in the order of the cohort; a missing or unreadable update is zeros."""
-        asked = {node: client for client, node in self.nodes.items()}
-        came = {asked[node]: reply for node, reply in single_replies(replies, asked)}
+        came = {self.clients[node]: reply for node, reply in single_replies(replies, self.clients)}
         unread = 0
         for client, terms in self.terms.items():
             try:
@@ -225,16 +225,16 @@ class ClientLevelStrategy(Strategy):
             log(INFO, "dpfed: no round is left (%s); no node is asked.", private.stopped_by)
             return []
         key = _key_of_model(example, arrays)
-        nodes = {client: self._population.ids[client] for client in step.cohort.tolist()}
-        terms = {client: self._terms_of_client(step, client, arrays, key) for client in nodes}
-        self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
+        clients = {self._population.ids[client]: client for client in step.cohort.tolist()}
+        terms = {client: self._terms_of_client(step, client, arrays, key) for client in clients.values()}
+        self._opened = AskedRound(step=step, start=arrays, example=example, key=key, clients=clients, terms=terms)
         return [
             Message(
                 RecordDict({**example.content, RECORD: ConfigRecord(asdict(terms[client]))}),
                 dst_node_id=node,
                 message_type=example.metadata.message_type,
             )
-            for client, node in nodes.items()
+            for node, client in clients.items()
         ]
 
     def aggregate_train(
@@ -247,7 +247,7 @@ class ClientLevelStrategy(Strategy):
             return None, None
         size, replies = model_size(opened.start), list(replies)
         self._heads |= opened.heads(replies)
-        mean = opened.step.release(opened.updates(replies, size) if opened.nodes else torch.zeros(0, size))
+        mean = opened.step.release(opened.updates(replies, size) if opened.clients else torch.zeros(0, size))
         assert isinstance(mean, Tensor)
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
         content = RecordDict({opened.key: add_to_arrays(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
