@@ -151,11 +151,12 @@ def replay_config(
     engine: "in-process", or "flower" for Flower's apps and messages, with all nodes in this process
     Raises ConfigError if the configuration cannot run, DpfedError if the first run fails.
     """
-    path, chosen = Path(config), None
+    path = Path(config)
+    wanted: list[Pair] | int | None = pairs
     if path.suffix == ".json" and path.exists():
         kept = _read_audit_file(path)
-        pair, load = Pair.read(path), [*map(Path, kept["load"]), *load]
-        tables, rounds, seed, chosen = kept["config"], kept["rounds"], kept["seed"], [pair]
+        wanted, load = [Pair.read(path)], [*map(Path, kept["load"]), *load]
+        tables, rounds, seed = kept["config"], kept["rounds"], kept["seed"]
         last = kept.get("last", last)
         processes, engine = kept.get("processes", processes), kept.get("engine", engine)
     elif (path / "config.toml").exists():
@@ -167,7 +168,6 @@ def replay_config(
     load_files(list(load))
     call = ConfiguredRun(override(tables, settings), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}
-    wanted = chosen if chosen is not None else pairs
     try:
         if last is not None:
             raise DpfedError("the last rounds need the whole plan")

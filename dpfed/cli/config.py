@@ -75,18 +75,18 @@ def show_keys(name: str | None) -> None:
     out = console()
     if name is not None and name not in table_descriptions():
         for line in _key_lines(key_named(name)):
-            out.print(line, highlight=False, markup=False)
+            out.print(line)
         return
     for table in table_descriptions() if name is None else [name]:
-        out.print(f"[{table}] {table_descriptions()[table]}", highlight=False, markup=False)
+        out.print(f"[{table}] {table_descriptions()[table]}")
         for kind in keys_by_kind(table):
             if kind.choice:
-                out.print(f"with {kind.choice}: {kind.meaning}", highlight=False, markup=False)
+                out.print(f"with {kind.choice}: {kind.meaning}")
             rows = table_of("key", "type", "default", "meaning")
             for one in kind.keys:
                 rows.add_row(one.name.rpartition(".")[2], one.type, one.default, one.meaning)
             if kind.keys:
-                out.print(rows, markup=False)
+                out.print(rows)
 
 
 def _key_lines(one: KeyRecord) -> list[str]:

@@ -81,7 +81,7 @@ def methods(
         "aggregation requires.\nBits are nominal at the preset's compression; a run reports the bytes sent. Private:"
     )
     for letter, text in _PRIVACY_TEXTS.values():
-        out.print(f"  {letter:2} {text}", highlight=False)
+        out.print(f"  {letter:2} {text}")
 
 
 def _method_cells(method: specification.MethodSpecification) -> list[str]:

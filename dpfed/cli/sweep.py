@@ -189,7 +189,7 @@ def _show_finished(finished: FinishedSweep) -> None:
     for one in finished.failed_runs:
         out.print(f"failed: {one.cell.row} {_point_text(one.cell.at)}: {one.error}")
         if one.trace:
-            out.print(one.trace, markup=False)
+            out.print(one.trace)
     out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
 
 

@@ -61,8 +61,7 @@ class NodeSource:
         if isinstance(total, NodeSum):
             total.begin(ask, now.task.participants)
         clients = [int(one) for one in total.senders if one < method.sampler.clients]
-        nodes = {client: self._directory.node_of(client) for client in clients}
-        asked = {node: client for client, node in nodes.items() if node is not None}
+        asked = {node: client for client in clients if (node := self._directory.node_of(client)) is not None}
         present, inbox = present_canaries(method, now.number), RoundInbox(opened)
         if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
@@ -94,23 +93,14 @@ class NodeSource:
     def _ask_step(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
         client."""
-        nodes = {client: self._directory.node_of(client) for client in messages}
-        common: dict[str, object] = {"round": number, **self._common}
-        clients = {node: client for client, node in nodes.items() if node is not None}
-        asked = [
-            Message(
-                RecordDict(
-                    {
-                        "config": ConfigRecord(
-                            {**common, "charge": self._charge(client, number), "message": messages[client]}
-                        )
-                    }
-                ),
-                dst_node_id=node,
-                message_type=f"{MessageType.QUERY}.{question}",
-            )
-            for node, client in clients.items()
-        ]
+        clients = {node: client for client in messages if (node := self._directory.node_of(client)) is not None}
+
+        def content(client: int) -> RecordDict:
+            own = {"charge": self._charge(client, number), "message": messages[client]}
+            return RecordDict({"config": ConfigRecord({"round": number, **self._common, **own})})
+
+        kind = f"{MessageType.QUERY}.{question}"
+        asked = [Message(content(client), dst_node_id=node, message_type=kind) for node, client in clients.items()]
         replies = list(self._grid.send_and_receive(asked, timeout=self._timeout)) if asked else []
         answers: dict[int, bytes] = {}
         for node, reply in single_replies(replies, clients):
