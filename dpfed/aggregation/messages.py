@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -224,6 +224,13 @@ class Agreement:
         came = sum(member in alive for member in group)
         if came < needed:
             _abort(step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed")
+
+    def require_alive(self, step: ProtocolStep, alive: Collection[int], owners: Iterable[int]) -> None:
+        """Raise SecureSumAborted if too few clients are alive after the step, or too few holders of shares of one of
+        the `owners`."""
+        self.require_all(step, alive)
+        for owner in sorted(owners):
+            self.require_neighbourhood(step, alive, owner)
 
     def require_connected(self, survivors: Collection[int]) -> None:
         """Raise SecureSumAborted if the survivors' masks do not connect them into one sum."""

@@ -86,7 +86,7 @@ class MaskedSum:
         try:
             for step in (ProtocolStep.ADVERTISE, ProtocolStep.SHARE):
                 alive = set(self._turns.clients_at(step))
-                self._require_alive(step, alive, alive)
+                agreement.require_alive(step, alive, alive)
         except SecureSumAborted as aborted:
             self._aborted = aborted
 
@@ -106,9 +106,9 @@ class MaskedSum:
             raise self._aborted
         replied = self._survivors & set(self._turns.clients_at(ProtocolStep.UNMASK))
         owners = {client for client in self._sharers if client in self._survivors or self._surviving_neighbours(client)}
-        self._require_alive(ProtocolStep.UPLOAD, self._survivors, owners)
+        self._agreement.require_alive(ProtocolStep.UPLOAD, self._survivors, owners)
         self._agreement.require_connected(self._survivors)
-        self._require_alive(ProtocolStep.UNMASK, replied, owners)
+        self._agreement.require_alive(ProtocolStep.UNMASK, replied, owners)
         masks = [SeededMask(self._own_seed(client), minus=0) for client in sorted(self._survivors)]
         for gone in sorted(self._sharers - self._survivors):
             for near in self._surviving_neighbours(gone):
@@ -134,11 +134,6 @@ class MaskedSum:
 
     def _surviving_neighbours(self, client: int) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in self._survivors]
-
-    def _require_alive(self, step: ProtocolStep, alive: set[int], owners: set[int]) -> None:
-        self._agreement.require_all(step, alive)
-        for owner in sorted(owners):
-            self._agreement.require_neighbourhood(step, alive, owner)
 
     def _own_seed(self, client: int) -> bytes:
         return self._derive_seed(b"own", client, client)

@@ -71,9 +71,7 @@ class Server:
         if self.step is not ProtocolStep.UNMASK:
             raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
         self.step = None
-        self._agreement.require_all(ProtocolStep.UNMASK, self._replied)
-        for owner in self._mask_owners():
-            self._agreement.require_neighbourhood(ProtocolStep.UNMASK, self._replied, owner)
+        self._agreement.require_alive(ProtocolStep.UNMASK, self._replied, self._mask_owners())
         masks = [mask for owner in self._mask_owners() for mask in self._masks_to_remove(owner)]
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
@@ -86,7 +84,8 @@ class Server:
         self._keys[sender] = bytes(rows[sender])
 
     def _close_advertise(self) -> dict[int, bytes]:
-        self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
+        self._agreement.require_alive(ProtocolStep.ADVERTISE, self._keys, self._keys)
+        self.step = ProtocolStep.SHARE
         return self._answers(
             MessageKind.KEYS,
             {client: {near: self._keys[near] for near in self._peers(client, self._keys)} for client in self._keys},
@@ -102,7 +101,8 @@ class Server:
 
     def _close_share(self) -> dict[int, bytes]:
         self._sharers = frozenset(self._sealed)
-        self._advance(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
+        self._agreement.require_alive(ProtocolStep.SHARE, self._sharers, self._sharers)
+        self.step = ProtocolStep.UPLOAD
         sealed, self._sealed = self._sealed, {}
         return self._answers(
             MessageKind.FORWARD,
@@ -118,9 +118,7 @@ class Server:
         self._survivors.add(sender)
 
     def _close_upload(self) -> dict[int, bytes]:
-        self._agreement.require_all(ProtocolStep.UPLOAD, self._survivors)
-        for owner in self._mask_owners():
-            self._agreement.require_neighbourhood(ProtocolStep.UPLOAD, self._survivors, owner)
+        self._agreement.require_alive(ProtocolStep.UPLOAD, self._survivors, self._mask_owners())
         self._agreement.require_connected(self._survivors)
         self.step = ProtocolStep.UNMASK
         asked = {client: bytes([self._requested_secret(client)]) for client in self._sharers}
@@ -162,12 +160,6 @@ class Server:
             for near in self._peers(owner, self._survivors)
         }
         return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
-
-    def _advance(self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]) -> None:
-        self._agreement.require_all(closed, alive)
-        for client in sorted(alive):
-            self._agreement.require_neighbourhood(closed, alive, client)
-        self.step = following
 
     def _peers(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
