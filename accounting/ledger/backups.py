@@ -23,7 +23,7 @@ from accounting.ledger.file import Ledger
 
 def head_path(ledger: Path) -> Path:
     """Return the path of the head file of a ledger."""
-    return ledger.with_name(f"{ledger.name}.head")
+    return ledger.parent / f"{ledger.name}.head"
 
 
 def read_head(ledger: Path) -> str | None:
@@ -144,7 +144,7 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     `last_head`.
     Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
     """
-    lock = path.with_name(f"{path.name}.lock")  # of the writers, so that no release is charged meanwhile
+    lock = path.parent / f"{path.name}.lock"  # of the writers, so that no release is charged meanwhile
     with lock_held(FileLock(lock), "restored", seconds=PATIENCE) if lock.exists() else nullcontext():
         return _restored(copy, path, last_head, nothing_since)
 
@@ -213,7 +213,7 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _keys_of(path: Path) -> list[Path]:
-    return [key for name in _KEYS if (key := path.with_name(name.format(path.name))).is_file()]
+    return [key for name in _KEYS if (key := path.parent / name.format(path.name)).is_file()]
 
 
 def _write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:

@@ -64,6 +64,8 @@ def status(arguments: Sequence[str]) -> int:
         return _print_error(str(error), 3 if stopped else 1)
     except (DpfedError, AccountingError) as error:
         return _print_error(str(error), 2)
+    except RecursionError:
+        return _print_error("a file or a setting is nested too deeply to be read. Use fewer levels.", 2)
     except KeyboardInterrupt:
         return _print_error("interrupted.", 130)
     except BrokenPipeError:  # the reader of the pipe has closed it, as in `| head`

@@ -58,7 +58,7 @@ def generate_key_pair(path: Path) -> Path:
     ConfigError if one of the files exists.
     """
     keys, serialization, _ = _cryptography_modules()
-    public = path.with_name(f"{path.name}.pub")
+    public = path.parent / f"{path.name}.pub"
     if taken := [str(one) for one in (path, public) if one.exists()]:
         raise ConfigError(f"{taken[0]}: exists already. Name another file.")
     key = keys.Ed25519PrivateKey.generate()

@@ -42,7 +42,7 @@ def _file_settings(path: Path) -> Mapping[str, object]:
     try:
         text = read_input(path, at_most=LARGEST_DOCUMENT).decode("utf-8-sig")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML or JSON settings ({error}).") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: must be a table of settings, not {type(found).__name__}.")

@@ -43,6 +43,14 @@ def test_budget_meets_the_targets_of_a_membership_test(capsys):
     assert "--advantage with --epsilon: a budget has one target" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("nested", ["a = " + "[" * 20_000, ".".join(["a"] * 3000) + " = 1"], ids=["list", "tables"])
+def test_a_deeply_nested_file_is_one_error(tmp_path, capsys, nested):
+    for command, name in (("run", "deep.toml"), ("explain", "deep.toml"), ("explain", "deep.json")):
+        (tmp_path / name).write_text(nested if name.endswith("toml") else "[" * 50_000)
+        assert status([command, str(tmp_path / name)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_compare_prints_the_readings_of_the_papers_setting(capsys):
     rows = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare")["results"]

@@ -142,6 +142,13 @@ def test_wrong_input_is_one_error(ledger, keys, tmp_path, capsys):
     assert status(["ledger", "verify", str(tmp_path / "absent")]) == 1
 
 
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["keygen"], ["sign", "--key", "."], ["backup", "copies"]])
+def test_a_folder_without_a_name_is_no_ledger_and_no_key(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    assert status(["ledger", *command[:1], ".", *command[1:]]) in (1, 2)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_a_key_of_another_kind_is_refused(ledger, tmp_path, capsys):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
