@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
 
 from accounting import require
 from accounting.budget import calibrate
@@ -76,12 +77,11 @@ class AdvisedPlan:
 def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> AdvisedPlan:
     """Return the plan with the number of lanes and bands of smallest error over `rounds` rounds at `epsilon`.
 
-    Errors: CalibrationError if a number of lanes cannot meet epsilon; InvalidParameter for a plan that has lanes, or
-    without banded noise.
+    plan: one that needs lanes (`Plan.needs_lanes`): banded noise under balls-and-bins.
+    Errors: CalibrationError if a number of lanes cannot meet epsilon; InvalidParameter for secret lanes in an
+    epoch that has one lane only.
     """
-    noise, sampling = plan.mechanism, plan.sampling
-    if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
-        raise InvalidParameter("lanes are searched only for noise='banded' with sampling='balls-and-bins'.")
+    noise, sampling = cast(BandedNoise, plan.mechanism), cast(BallsAndBins, plan.sampling)
     require.positive(epsilon=epsilon)
     least = 2 if sampling.secret_lanes else 1
     choices = [one for one in divisors(plan.period) if least <= one <= require.count(rounds=rounds)]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 from accounting import require
 from accounting.budget.gaussians import DROPOUT, Noise, PlannedMechanism, Setting, most_uploads
@@ -72,8 +72,7 @@ class IntegerNoise(Noise):
         """
         require.count(dimension=self.dimension)
         require.open_probability(wrap_probability=self.wrap_probability)
-        if self.placement not in ("clients", "server"):
-            raise InvalidParameter(f"placement={self.placement!r}: must be one of clients, server.")
+        require.one_of(get_args(Placement), placement=self.placement)
         self._check_shares(setting)
         uploads = most_uploads(setting)
         least = fixed_point.default_scale(self.padded_dimension, uploads)

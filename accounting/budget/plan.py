@@ -30,11 +30,9 @@ _SELECTORS = {
     "unit": Option(
         hint=Literal["client", "record"],
         default="client",
-        help=(
-            "Unit of privacy: all data of a client, or one record of a client that adds noise to its local steps. "
-            "record uses --records, --batch-size and --local-steps in place of --cohort and --sampling; --rounds is "
-            "the number of rounds that a client takes part in."
-        ),
+        help="Unit of privacy: all data of a client, or one record of a client that adds noise to its local steps. "
+        "record uses --records, --batch-size and --local-steps in place of --cohort and --sampling; --rounds is the "
+        "number of rounds that a client takes part in.",
     ),
     "sampling": Option(
         hint=Literal[tuple(SAMPLING_CLASSES)],
@@ -48,11 +46,9 @@ _SELECTORS = {
     "noise": Option(
         hint=Literal[NOISES],
         default="independent",
-        help=(
-            "Noise independent over rounds, or correlated so that it cancels in the model: over --bands, or from "
-            "--buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, "
-            "only for planning) in one group per band."
-        ),
+        help="Noise independent over rounds, or correlated so that it cancels in the model: over --bands, or from "
+        "--buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, only "
+        "for planning) in one group per band.",
     ),
     "mechanism": Option(
         hint=Literal[MECHANISMS],
