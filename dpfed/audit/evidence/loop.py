@@ -210,7 +210,7 @@ def skipping_ignores_the_cohort(files: LoopFiles, *, alpha: float) -> Finding:
 
 
 def smallest_rank_sum_p_value(count: int, values: int) -> float:
-    """Return the smallest p-value that `rank_sum_p_value` can have for `count` of so many values."""
+    """Return the smallest p-value that `rank_sum_p_value` can have for `count` among all `values`."""
     return 2 / min(math.comb(values, count), _PERMUTATIONS + 1 if values > _MOST_RANKED else math.inf)
 
 
