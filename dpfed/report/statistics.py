@@ -223,6 +223,7 @@ def _poisson_readings(
     return old, tight
 
 
+_TUNED = "Hyperparameters were chosen by training on the same data, which no epsilon covers."
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 _SPECIAL |= {one: f"\\{one}" for one in "&%$#_{}"}
 
@@ -252,6 +253,8 @@ def latex_table(collection: RunCollection) -> str:
     caption = f"{collection.title}. Mean over n seeds, from three on with the standard deviation; epsilon: the largest."
     if private and not differ:
         caption += f" Epsilon holds for: {conditions[0]}."
+    if private and collection.tuned_choices:
+        caption += f" {_TUNED}"
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(caption)}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -279,6 +282,8 @@ def privacy_paragraph(collection: RunCollection) -> str:
         )
     if sum(run.summary.epsilon is not None for run in collection.runs) > 1:
         sentences.append("Each epsilon is for one run alone; publishing several of these runs adds up their losses.")
+    if collection.tuned_choices and any(run.summary.epsilon is not None for run in collection.runs):
+        sentences.append(_TUNED)
     return " ".join(sentences)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,16 @@ def test_rounds_that_were_charged_twice_have_no_reading_by_their_number(tmp_path
         found = readings_of(groups_of(collect_runs([folder]))[0])
         assert found is not None
         assert (found.poisson_epsilon is None) == (repeated > 0)
+
+
+def test_tuning_that_no_epsilon_covers_is_stated(folder: Path) -> None:
+    found = collect_runs([folder])
+    tuned = replace(found, tuned_choices=({"row": "A & B"},))
+    for text in (latex_table, privacy_paragraph):
+        assert "no epsilon covers" not in text(found).replace(r"$\varepsilon$", "epsilon")
+        assert "no epsilon covers" in text(tuned).replace(r"$\varepsilon$", "epsilon")
+    unprotected = tuple(run for run in found.runs if run.row == "D")
+    assert "Hyperparameters" not in privacy_paragraph(replace(tuned, runs=unprotected))
 
 
 def test_neighbours_are_set_in_private_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
