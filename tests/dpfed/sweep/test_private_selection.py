@@ -151,6 +151,11 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
         (", validation = 100", "", "Give data.validation"),
         ('"local.learning_rate" = [0.0001, 0.5]', '"data.partition_seed" = [1, 2]', "data.partition_seed differs"),
         ('"local.learning_rate" = [0.0001, 0.5]', '"federation.clients" = [60, 70]', "differs from that of row"),
+        (
+            '"local.learning_rate" = [0.0001, 0.5]',
+            '"federation.sampling" = ["poisson", "fixed"]',
+            "one kind of neighbours",
+        ),
         ('"dp-fedavg"\nprivacy = { clip_norm = 1.0, noise_multiplier = 1.5 }', '"fedavg"', r"requires \[privacy\]"),
         ("[[row]]", "[tune]\naxes = { local.momentum = [0.1, 0.2] }\n\n[[row]]", r"Remove \[tune\]"),
     ],
