@@ -28,6 +28,7 @@ from torch import Tensor
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed import models
 from dpfed.compress.mask_schemes import PROBABILITY_STEPS, mask_from_bytes, mask_to_bytes
+from dpfed.config.limits import MOST_LAYERS
 from dpfed.errors import ConfigError, DataError
 from dpfed.models.flat import Block, FlatModel
 from dpfed.seeds import Seeds
@@ -185,7 +186,10 @@ class Recipe:
     spread: float
 
     def build(self) -> FrozenNetwork:
-        """Return the frozen network; raise ConfigError for names that do not exist."""
+        """Return the frozen network; raise ConfigError for names that do not exist, and for too many layers."""
+        hidden = self.options.get("hidden")
+        if isinstance(hidden, list) and len(hidden) > MOST_LAYERS:
+            raise ConfigError(f"hidden: {len(hidden)} layers; at most {MOST_LAYERS}.")
         fixed_seed = Seeds(root=self.seed).integer("weights")
         model = models.build(
             self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), labels=None, **self.options

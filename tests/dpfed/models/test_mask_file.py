@@ -81,8 +81,8 @@ def test_a_drawn_mask_has_the_law_of_its_probabilities():
 
 @pytest.mark.parametrize(
     "change",
-    ["format", "seed type", "model", "model type", "scale", "cut mask", "contexts", "steps", "no json", "deep json",
-     "not safetensors"],
+    ["format", "seed type", "model", "model type", "layers", "scale", "cut mask", "contexts", "steps", "no json",
+     "deep json", "not safetensors"],
 )  # fmt: skip
 def test_files_of_another_form_are_refused(tmp_path, change):
     network = RECIPE.build()
@@ -98,6 +98,8 @@ def test_files_of_another_form_are_refused(tmp_path, change):
             facts["recipe"] = json.dumps({**vars(RECIPE), "model": "resnet"})
         case "model type":
             facts["recipe"] = json.dumps({**vars(RECIPE), "model": []})
+        case "layers":
+            facts["recipe"] = json.dumps({**vars(RECIPE), "options": {"hidden": [1] * 100_000}})
         case "scale":
             facts["recipe"] = json.dumps({**vars(RECIPE), "scale": 10**400})
         case "cut mask":
