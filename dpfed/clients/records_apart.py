@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -188,14 +187,11 @@ class _Trial:
                 f"[local.record]: no per-record gradients of this network: {error_text(error)}."
             ) from error
         for name, part in self._module.named_modules():
-            part.register_forward_hook(self._rows_hook(name))
+            part.register_forward_hook(partial(self._record_call, name))
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
 
-    def _rows_hook(self, name: str) -> Any:
-        def record_call(part: nn.Module, given: object, made: object) -> None:
-            self._calls.append((name, given, made))
-
-        return record_call
+    def _record_call(self, name: str, part: nn.Module, given: object, made: object) -> None:
+        self._calls.append((name, given, made))
 
     def attempt_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Outputs | None:
         """Run a batch as `run_batch`; return None if the network raises, as it may for scaled integers."""

@@ -108,8 +108,8 @@ def load(
             f"data.classes={classes} with data.name={name!r}: data.classes is only for a custom file or folder; this "
             "data set declares its number of classes. Remove it."
         )
-    if name in own_code.objects_of_kind("data set"):
-        return _registered_dataset(name)
+    if (registered := own_code.objects_of_kind("data set").get(name)) is not None:
+        return registered if isinstance(registered, Dataset) else _loaded(name, registered)
     if name == "digits":
         return load_digits()
     check_name(name)
@@ -147,14 +147,9 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
     own_code.register_object("data set", name, dataset, taken=("digits", *DATASETS))
 
 
-def _registered_dataset(name: str) -> Dataset:
-    """Return the registered data set, loaded once; raise ConfigError, with its line, if the user's function fails."""
-    given = own_code.objects_of_kind("data set")[name]
-    return given if isinstance(given, Dataset) else _loaded(name, given)
-
-
 @cache
 def _loaded(name: str, load: Callable[[], Dataset]) -> Dataset:
+    """Return the registered data set, loaded once; raise ConfigError, with its line, if the user's function fails."""
     with errors_of_user_code(f"data set {name!r}: its loader fails"):
         made = load()
     if not isinstance(made, Dataset):
