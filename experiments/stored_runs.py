@@ -2,9 +2,11 @@
 
 python experiments/stored_runs.py pack SWEEP RESULTS.csv     add a sweep's runs; RESULTS.tar.xz is beside the results
 python experiments/stored_runs.py unpack RESULTS.csv FOLDER  FOLDER/ROW/run.seed=SEED, if all digests are right
+    [--load experiments/accuracy/ideas.py]                   code that the runs need, as for `dpfed run`
 
-No run is added whose audit fails or is incomplete. Then `dpfed audit FOLDER/ROW/run.seed=SEED` makes every check of a
-run that needs no model. A line of RESULTS.csv has the commit of its sweep and the SHA-256 of its run's files.
+Other axes than the seed are part of a row's name: ROW__method.keep=0.1. No run is added whose audit fails or is
+incomplete. Then `dpfed audit FOLDER/ROW/run.seed=SEED` makes every check of a run that needs no model. A line of
+RESULTS.csv has the commit of its sweep and the SHA-256 of its run's files.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 from dpfed.audit.run import audit_run
+from dpfed.config.own_code import load_files
 
 FILES = ("config.toml", "diagnostics.jsonl", "ledger.jsonl", "metrics.jsonl", "summary.json")
 FIELDS = (
@@ -57,7 +60,8 @@ def pack(sweep: Path, results: Path) -> None:
         unpack(results, old)
         runs = {(line["row"], line["seed"]): (run_folder(old, line), line) for line in lines_of(results)}
         for run in (file.parent for file in sorted(sweep.glob("*/run.seed=*/summary.json"))):
-            key = run.parent.name, run.name.partition("=")[2]
+            seed, _, others = run.name.removeprefix("run.seed=").partition("__")
+            key = "__".join(filter(None, (run.parent.name, others))), seed
             if key in runs and digest(run) == digest(runs[key][0]):
                 continue
             if (verdict := audit_run(run).verdict) != "pass":
@@ -97,5 +101,7 @@ if __name__ == "__main__":
     parser.add_argument("do", choices=["pack", "unpack"])
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
+    parser.add_argument("--load", type=Path, nargs="*", default=[])
     given = parser.parse_args()
+    load_files(given.load)
     {"pack": pack, "unpack": unpack}[given.do](given.first, given.second)

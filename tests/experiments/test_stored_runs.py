@@ -75,13 +75,14 @@ def test_a_changed_digit_is_seen(stored: ModuleType, folder: Path, tmp_path: Pat
 
 def test_runs_are_added_with_their_commit_and_none_that_fails_its_audit(stored: ModuleType, tmp_path: Path) -> None:
     results = tmp_path / "results.csv"
-    for seed in (1, 2):
-        sweep = tmp_path / str(seed)
-        run = sweep / "row" / f"run.seed={seed}"
-        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1, "run.seed": seed}, out=run)
+    for seed, others in (("1", "__method.keep=0.1"), ("2", "")):
+        sweep = tmp_path / seed
+        run = sweep / "row" / f"run.seed={seed}{others}"
+        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1, "run.seed": int(seed)}, out=run)
         (sweep / "sweep.json").write_text(json.dumps({"commit": f"commit {seed}"}))
         stored.pack(sweep, results)
-    assert [line["commit"] for line in stored.lines_of(results)] == ["commit 1", "commit 2"]
+    lines = [(line["row"], line["seed"], line["commit"]) for line in stored.lines_of(results)]
+    assert lines == [("row", "2", "commit 2"), ("row__method.keep=0.1", "1", "commit 1")]
     assert len(stored.unpack(results, tmp_path / "unpacked")) == 2
     (run / "summary.json").write_text((run / "summary.json").read_text().replace('"epsilon": ', '"epsilon": -'))
     with pytest.raises(SystemExit, match="its audit says fail"):
