@@ -36,7 +36,7 @@ def stored() -> ModuleType:
 def folder(stored: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for results in RESULTS:
-        assert len(stored.unpack(results, folder / results.stem)) >= 10
+        assert stored.unpack(results, folder / results.stem)
     return folder
 
 
