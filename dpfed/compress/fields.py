@@ -264,7 +264,7 @@ class SymbolField:
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
                 raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
-            full = np.take(digits_of(0, self.alphabet, group), grouped, axis=0).astype(np.uint8).reshape(-1)
+            full = np.take(digits_of(0, self.alphabet, group).astype(np.uint8), grouped, axis=0).reshape(-1)
         if full[self.count :].any():
             raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
         return full[: self.count]
