@@ -30,6 +30,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
+from dpfed.compress.payload import LARGEST_ENTRY
 from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -41,6 +42,9 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.stage import Private, Round
 
 Placement = Literal["server", "clients", "uploads"]
+
+LARGEST_SHARE = LARGEST_ENTRY / 100
+"""Largest standard deviation of a share of noise: an upload with an entry above LARGEST_ENTRY counts as zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +167,9 @@ class GaussianNoise(Private):
             )
             noise = replace(noise, adaptive=count)
         clip = Clip(adaptive=noise.adaptive)
-        return run.target(noise, clip, z=z, clip=table.clip_norm, least_uploads=least if charged else None)
+        target = run.target(noise, clip, z=z, clip=table.clip_norm, least_uploads=least if charged else None)
+        noise._share_std(target.clip_norm)  # refuses shares that an upload cannot hold
+        return target
 
     def _with_multiplier(self, noise_multiplier: float) -> GaussianNoise:
         return replace(self, noise=replace(self.noise, noise_multiplier=noise_multiplier))
@@ -289,7 +295,14 @@ class GaussianNoise(Private):
 
     def _share_std(self, norm: float) -> float:
         shares = self._share_count if self.placement == "clients" else 1.0
-        return float(self.update_noise_multiplier * norm / shares**0.5)
+        std = float(self.update_noise_multiplier * norm / shares**0.5)
+        if self.placement == "clients" and std > LARGEST_SHARE:
+            raise ConfigError(
+                f"privacy.placement='clients' with a clip norm of {norm:g}: shares of noise have a standard deviation "
+                f"of {std:g}, at most {LARGEST_SHARE:g} is possible: an upload with an entry above {LARGEST_ENTRY:g} "
+                "counts as zero, and its noise would be missing. Use a smaller clip norm, or placement 'server'."
+            )
+        return std
 
     @property
     def _share_count(self) -> int:

@@ -13,9 +13,11 @@ from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Simulated
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import AdaptiveClip
 
+from ...rounds import configured
 from ..announced import a_round
 
 SIZE = 100_000
@@ -140,3 +142,13 @@ def test_the_clip_norm_finds_the_quantile():
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_impossible_adaptive_settings_are_refused(field, value):
     refused(ConfigError, field, adaptive_clip, **{field: value})
+
+
+def test_shares_of_noise_that_an_upload_cannot_hold_are_refused():
+    """Rows with entries above 1e20 count as zero: at these settings 7 of 8 uploads, with their noise."""
+    settings = ("privacy.placement=clients", "privacy.adjacency=zero-out", "federation.sampling=fixed")
+    extreme = ("privacy.clip_norm=1e15", "privacy.noise_multiplier=1e5")
+    refused(ConfigError, "shares of noise have a standard deviation", lambda: build(configured(*settings, *extreme)))
+    assert build(configured(*settings, *extreme[:1])).method.stages.noise_in_rows
+    shares = private("clients", noise_multiplier=1e5)
+    refused(ConfigError, "shares of noise", shares.release, a_round(torch.zeros(3), clip_norm=1e15, uploads=25))
