@@ -61,11 +61,9 @@ def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     if (squared := squared_shift(part, count)) is not None:  # composes in closed form to one release
         return 1, squared / 2, squared
     if found := blocks(part, count):
-        block_moments = [
-            (ratio_distribution.approximate_loss_moments(block, found[1]), times) for block, times in found[0].repeated
-        ]
-        sums = [sum(times * moments[place] for moments, times in block_moments) for place in (0, 1)]
-        return sum(times for _, times in block_moments), sums[0], sums[1]
+        (of_part, shift), approximate = found, ratio_distribution.approximate_loss_moments
+        sums = [sum(times * approximate(block, shift)[k] for block, times in of_part) for k in (0, 1)]
+        return sum(times for _, times in of_part), sums[0], sums[1]
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
@@ -96,7 +94,7 @@ def _largest_loss_of_part(part: SingleRelease, count: int) -> float:
     found = blocks(part, count)
     if found is None:
         return largest_loss(part)
-    return max(ratio_distribution.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0].repeated)
+    return max(ratio_distribution.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0])
 
 
 def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:

@@ -6,7 +6,6 @@ discretised by connecting the dots (Doroshenko et al. 2022), an upper bound on e
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -98,9 +97,8 @@ class LossDistributions:
 
     def plus(self, other: "LossDistributions") -> "LossDistributions":
         """Return the distributions of the composition with other releases."""
-        return LossDistributions(
-            orders=tuple(one.plus(two) for one, two in _pairs_of_orders(self.orders, other.orders))
-        )
+        both = range(max(len(self.orders), len(other.orders)))  # orders[-1] is the only one if both are equal
+        return LossDistributions(orders=tuple(self.orders[-k].plus(other.orders[-k]) for k in both))
 
     def smallest_epsilon(self, delta: float) -> float:
         """Return the smallest epsilon >= 0 that both orders meet at `delta`."""
@@ -121,13 +119,6 @@ class LossDistributions:
     def delta(self, epsilon: ArrayLike) -> Floats:
         """Return the larger delta of the two orders, elementwise."""
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
-
-
-def _pairs_of_orders(
-    first: Sequence[LossDistribution], others: Sequence[LossDistribution]
-) -> Iterator[tuple[LossDistribution, LossDistribution]]:
-    for k in range(max(len(first), len(others))):
-        yield first[min(k, len(first) - 1)], others[min(k, len(others) - 1)]
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
@@ -152,7 +143,7 @@ def distribution(
     Errors: UnsupportedMechanism for a mechanism without a PLD."""
     parts = [one for part, count in parts_of(mechanism) for one in _part_distributions(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
-    columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
+    columns = [[(laws.orders[-k], count) for laws, count in parts] for k in together]
     if held_for is not None:
         columns = [tilted_for(column, held_for) for column in columns]
     elif tilt:
@@ -226,7 +217,7 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
         blocks, shift = found
         return [
             (LossDistributions(orders=loss_grid.block_distributions(block, shift, interval)), times)
-            for block, times in blocks.repeated
+            for block, times in blocks
         ]
     return [(LossDistributions(orders=tuple(_distributions_of_orders(part, interval))), count)]
 
@@ -234,10 +225,8 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
 def _distributions_of_orders(mechanism: SingleRelease, interval: float) -> list[LossDistribution]:
     """Return the privacy loss distribution of one round for each order of the neighbours; one if both are equal."""
     forth, back = _profiles(mechanism, _grid_losses(loss_grid.largest_loss(mechanism), interval))
-    one = loss_grid.connect_dots(interval, forth, back)
-    return (
-        [one] if mechanism.adjacency is Adjacency.REPLACE_ONE else [one, loss_grid.connect_dots(interval, back, forth)]
-    )
+    pairs = [(forth, back)] if mechanism.adjacency is Adjacency.REPLACE_ONE else [(forth, back), (back, forth)]
+    return [loss_grid.connect_dots(interval, *pair) for pair in pairs]
 
 
 def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]:
@@ -249,16 +238,12 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
         )
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
-    fixed = sampling.fixed_size
+    fixed, by = sampling.fixed_size, sampled_profiles
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        named = (
-            sampled_profiles.fixed_size_replacement_profile if fixed else sampled_profiles.poisson_replacement_profile
-        )
-        profile = named(losses, **round_)
+        profile = (by.fixed_size_replacement_profile if fixed else by.poisson_replacement_profile)(losses, **round_)
         return profile, profile
-    if fixed:
-        return sampled_profiles.zeroing_profile(losses, **round_), sampled_profiles.restoring_profile(losses, **round_)
-    return sampled_profiles.removal_profile(losses, **round_), sampled_profiles.addition_profile(losses, **round_)
+    forth, back = (by.zeroing_profile, by.restoring_profile) if fixed else (by.removal_profile, by.addition_profile)
+    return forth(losses, **round_), back(losses, **round_)
 
 
 def _unsampled_losses(mu: float, interval: float) -> LossDistributions:

@@ -391,14 +391,14 @@ def _checked_part(part: Any) -> tuple[SingleRelease, int]:
 
 
 def _checked_count(mechanism: SingleRelease, count: int) -> int:
-    schedule = schedule_of(mechanism)
+    checked_count, schedule = require.count(count=count), schedule_of(mechanism)
     last = None if schedule is None else schedule.ends_after
-    if require.count(count=count) > (last or count):
+    if last is not None and checked_count > last:
         raise InvalidParameter(
             f"count={count} of an allocation of {last} rounds: the allocation ends after them. Plan more rounds, or "
             "give a further allocation its own stream name."
         )
-    return int(count)
+    return checked_count
 
 
 def _checked_order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:

@@ -56,17 +56,12 @@ class StreamRounds:
         self._drawn = drawn
         self._times: Counter[int] = Counter()
         self._nonces: set[tuple[int, str]] = set()
-        self._next, self._has_gap = 0, False
-
-    @property
-    def next_round(self) -> int:
-        """Round after the largest one."""
-        return self._next
+        self.next_round, self._has_gap = 0, False  # next_round: the round after the largest one
 
     @property
     def is_exact(self) -> bool:
         """True if these are the first rounds, each once."""
-        return len(self._times) == self._times.total() == self._next
+        return len(self._times) == self._times.total() == self.next_round
 
     def __contains__(self, number: int) -> bool:
         return self._times[number] > 0
@@ -79,7 +74,7 @@ class StreamRounds:
             self._nonces.add((number, nonce))
         self._has_gap |= self._leaves_gap(number)
         self._times[number] += 1
-        self._next = max(self._next, number + 1)
+        self.next_round = max(self.next_round, number + 1)
 
     def with_round(self, number: int) -> "StreamRounds":
         """Return these rounds and one more release of round `number`."""
@@ -91,7 +86,7 @@ class StreamRounds:
     def _leaves_gap(self, number: int) -> bool:
         """Return True if correlated noise of this round does not follow the rows before it."""
         return is_correlated(self.schedule) and (
-            number < self._next or not all(row in self._drawn for row in range(self._next, number))
+            number < self.next_round or not all(row in self._drawn for row in range(self.next_round, number))
         )
 
     def refusal(self, release: SingleRelease, number: int, nonce: str | None = None) -> str | None:
@@ -113,7 +108,7 @@ class StreamRounds:
             return f"{stream} ends after {last} rounds, and rounds are numbered from 0."
         if self._leaves_gap(number):
             return (
-                f"{stream} has correlated noise, whose next row is {self._next}. State that the noise of rounds "
+                f"{stream} has correlated noise, whose next row is {self.next_round}. State that the noise of rounds "
                 "without a release was drawn, by Aborted(round=..., reason=..., noise_drawn=True), and release rows in "
                 "order."
             )
@@ -124,7 +119,7 @@ class StreamRounds:
 
         Errors: UnsupportedMechanism for rounds without an account.
         """
-        rounds, most = self._next, max(self._times.values())
+        rounds, most = self.next_round, max(self._times.values())
         named = f"stream={self.schedule.stream!r} with sampling={self.schedule.name!r}"
         if self._has_gap:
             raise UnsupportedMechanism(
@@ -220,9 +215,8 @@ class ReleasedRounds:
 
     def stream_of(self, release: SingleRelease) -> StreamRounds:
         """Return the rounds so far of the schedule of a release."""
-        schedule = schedule_of(release)
-        assert schedule is not None  # the caller has checked
-        return self.streams.get(schedule.stream) or StreamRounds(release, self._drawn)
+        new = StreamRounds(release, self._drawn)
+        return self.streams.get(new.schedule.stream, new)
 
     def composition(self) -> Composed:
         """Return the composition that dominates these releases; there must be at least one.

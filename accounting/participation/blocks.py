@@ -90,11 +90,8 @@ class OnceInBlock:
         return OnceInBlock(weights=tuple(block_counts.items()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """Independent blocks whose composition dominates a schedule: pairs (block, number of such blocks)."""
-
-    repeated: tuple[tuple[OnceInBlock, int], ...]
+Blocks = tuple[tuple[OnceInBlock, int], ...]
+"""Independent blocks whose composition dominates a schedule: pairs (block, number of such blocks)."""
 
 
 def _moved_to_grid_edges(weights: Floats, count: int) -> tuple[list[float], list[float]]:
@@ -129,18 +126,16 @@ def dominating_blocks(schedule: Schedule, count: int) -> Blocks:
 
 def _epoch_blocks(schedule: BallsAndBins, count: int) -> Blocks:
     bins = schedule.lane_schedule.bins
-    epochs, rest = divmod(schedule.lane_rounds(count), bins)
+    epochs, rest = divmod(-(-count // schedule.lanes), bins)  # the lane with the most of these rounds
     return _complete_and_incomplete_blocks(((1 / bins, bins),), epochs, ((1 / bins, rest),))
 
 
 def _complete_and_incomplete_blocks(
     whole: Sequence[tuple[float, int]], count: int, rest: Sequence[tuple[float, int]]
 ) -> Blocks:
-    repeated = [(OnceInBlock(weights=tuple(whole)), count)] if count else []
     rest = tuple((weight, rounds) for weight, rounds in rest if rounds)
-    if rest:
-        repeated.append((OnceInBlock(weights=rest), 1))
-    return Blocks(repeated=tuple(repeated))
+    blocks = (OnceInBlock(weights=tuple(whole)), count), (OnceInBlock(weights=rest), int(bool(rest)))
+    return tuple((block, times) for block, times in blocks if times)
 
 
 def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
@@ -156,18 +151,17 @@ def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
             weights, later // schedule.separation, weights[: later % schedule.separation]
         )
         exact_block = OnceInBlock(weights=((schedule.probability, first),)), 1
-        choices.append(Blocks(repeated=(exact_block, *blocks.repeated)))
-    return min(choices, key=lambda one: sum(times * block.squares for block, times in one.repeated))
+        choices.append((exact_block, *blocks))
+    return min(choices, key=lambda one: sum(times * block.squares for block, times in one))
 
 
 def _allocation_blocks(schedule: Allocation, count: int) -> Blocks:
     probabilities = _with_few_distinct(participations_of_beginning(schedule.rounds, schedule.participations, count))
-    blocks = [
-        (OnceInBlock(weights=((float(probability / rounds), int(rounds)),)), 1)
+    block_counts = Counter(
+        OnceInBlock(weights=((float(probability / rounds), int(rounds)),))
         for probability, rounds in zip(probabilities, _block_sizes(probabilities, count), strict=True)
-    ]
-    block_counts = Counter(block for block, _ in blocks)
-    return Blocks(repeated=tuple(block_counts.items()))
+    )
+    return tuple(block_counts.items())
 
 
 def participations_of_beginning(rounds: int, participations: int, count: int) -> Floats:

@@ -89,9 +89,8 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     gammas = np.exp(np.minimum(losses, 690.0))
     forth = distribution.mean_excess(gammas) + _divergence_of_one_jump(block, shift, threshold, distribution, gammas)
     forth += _CUT + _probability_of_two_jumps(block, shift, threshold) + block.taking_part * _survival(_TAIL)
-    back = (
-        gammas * distribution.mean_shortfall(1 / gammas) + _CUT
-    )  # omitting jumps decreases S, so (1 - gamma S)_+ does not decrease
+    # Omitting jumps decreases S, so (1 - gamma S)_+ does not decrease.
+    back = gammas * distribution.mean_shortfall(1 / gammas) + _CUT
     return np.minimum(forth, 1.0), np.minimum(back, 1.0)
 
 
@@ -123,10 +122,9 @@ def divergence_of_first_rounds(probabilities: Sequence[float], shift: float, lea
     tail = float(-scipy.special.ndtri(1e-6 * least / others))
     if not (others + 1) * shift * (shift / 2 + tail) < _LARGEST_LOG:
         raise UnsupportedMechanism("the account of the first rounds is for more noise.")
-    x = np.linspace(-tail, shift + tail, {1: 3000, 2: 200}[others])
-    edges, values = np.append(-np.inf, x), np.append(0.0, _likelihood_ratio(x, shift))
-    mass, mean = _normal_cell_masses(edges), _normal_cell_masses(edges - shift)
-    masses = _split_to_edges(mass, np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass))
+    x = np.append(-np.inf, np.linspace(-tail, shift + tail, {1: 3000, 2: 200}[others]))
+    values = _likelihood_ratio(x, shift)
+    masses = _masses_of_values(x, values, shift)
     symmetric = [np.ones(1), values]  # elementary symmetric polynomials of the other rounds' Y_b
     if others == 2:
         i, j = np.triu_indices(len(values))
@@ -225,6 +223,12 @@ def _split_to_edges(mass: Floats, upper: Floats) -> Floats:
     return masses
 
 
+def _masses_of_values(x: Floats, values: Floats, shift: float) -> Floats:
+    """Return the masses of likelihood ratios: each cell between points x is split so that mass and mean are kept."""
+    mass, mean = _normal_cell_masses(x), _normal_cell_masses(x - shift)
+    return _split_to_edges(mass, np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass))
+
+
 def _normal_cell_masses(x: Floats) -> Floats:
     """Return the normal masses of the intervals between the points x, computed in the tail without cancellation."""
     left, right = np.diff(scipy.special.ndtr(x)), -np.diff(scipy.special.ndtr(-x))
@@ -273,18 +277,15 @@ def _divergence_of_one_jump(
     last = max(shift + _TAIL, threshold + ratio)
     step = max(ratio / shift, (last - threshold) / _MOST_JUMPS)
     x = np.arange(threshold, last + step, step)
-    mass, mean, values = _normal_cell_masses(x), _normal_cell_masses(x - shift), _likelihood_ratio(x, shift)
-    upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
-    masses = _split_to_edges(mass, upper)
+    values = _likelihood_ratio(x, shift)
+    masses = _masses_of_values(x, values, shift)
     total = np.zeros(len(gammas))
     if len(block.weights) == 1:
         ((weight, rounds),) = block.weights
-        constant_part, others = 1 - block.taking_part, [(weight, rounds - 1)]
-        distribution = (
-            _sum_distribution(others, constant_part, shift, threshold)
-            if rounds > 1
-            else _SumDistribution(points=np.array([constant_part]), masses=np.ones(1))
-        )
+        constant_part = 1 - block.taking_part
+        distribution = _SumDistribution(points=np.array([constant_part]), masses=np.ones(1))
+        if rounds > 1:
+            distribution = _sum_distribution([(weight, rounds - 1)], constant_part, shift, threshold)
     for weight, count in _grouped_weights(block):
         for value, chance in zip(values * weight, masses, strict=True):
             total += count * chance * distribution.mean_excess(gammas - value)

@@ -125,19 +125,9 @@ class BallsAndBinsSchedule(Schedule):
         """Schedule of the rounds of one lane, for independent noise that is divided by the norm of the coefficients."""
         return BallsAndBinsSchedule(bins=self.bins // self.lanes, stream=self.stream)
 
-    def lane_rounds(self, count: int) -> int:
-        """Return the largest number of rounds of one lane among the first `count` rounds."""
-        return -(-count // self.lanes)
-
     def to_dict(self) -> dict[str, object]:
-        record = {"name": self.name, **asdict(self)}
-        if self.lanes == 1:
-            del record["lanes"]
-        if not self.secret_lanes:
-            del record["secret_lanes"]
-        if self.coefficients == (1.0,):
-            del record["coefficients"]
-        return record
+        omitted = {"lanes": 1, "secret_lanes": False, "coefficients": (1.0,)}
+        return {"name": self.name, **{key: value for key, value in asdict(self).items() if omitted.get(key) != value}}
 
     @property
     def turns(self) -> int:

@@ -41,7 +41,7 @@ def test_a_beginning_needs_memory_for_its_own_rounds_only(schedule):
     counts = lower_bound.counts_distribution(schedule, 5)
     assert counts.sum() == pytest.approx(1, rel=1e-14)
     assert counts @ np.arange(len(counts)) == pytest.approx(5 * schedule.probability, rel=1e-14)
-    assert sum(block.rounds * times for block, times in dominating_blocks(schedule, 5).repeated) == 5
+    assert sum(block.rounds * times for block, times in dominating_blocks(schedule, 5)) == 5
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_numbers_of_participations_are_exact_fractions(inside, rounds, count):
 def test_the_first_block_of_rests_is_exact():
     assert epsilon(MinSeparation(separation=15, probability=1 / 60), 180) == pytest.approx(0.6973, abs=1e-4)
     assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
-    (first, _), *_ = dominating_blocks(MinSeparation(separation=4, probability=0.2), 3).repeated
+    (first, _), *_ = dominating_blocks(MinSeparation(separation=4, probability=0.2), 3)
     assert first == OnceInBlock(weights=((0.2, 3),))
 
 
@@ -65,11 +65,11 @@ def test_the_better_first_block_of_rests_is_taken():
     """17 rounds at a separation of 5: a whole exact block leaves 12 rounds, an incomplete one of 2 leaves 15."""
     schedule = MinSeparation(separation=5, probability=0.1)
     found = dominating_blocks(schedule, 17)
-    assert sum(block.rounds * times for block, times in found.repeated) == 17
+    assert sum(block.rounds * times for block, times in found) == 17
     waiting = schedule.coin * (1 - schedule.coin) ** np.arange(5)
     whole = 5 * 0.1**2 + 2 * (waiting**2).sum() + (waiting[:2] ** 2).sum()
     incomplete = 2 * 0.1**2 + 3 * (waiting**2).sum()
-    assert sum(block.squares * times for block, times in found.repeated) == pytest.approx(min(whole, incomplete))
+    assert sum(block.squares * times for block, times in found) == pytest.approx(min(whole, incomplete))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_blocks_dominate_a_beginning_by_quadrature(rounds, times, count, shift):
 
     def claimed(factor):
         found, first = 1 + 0 * weight, 0
-        for block, often in dominating_blocks(Allocation(participations=times, rounds=rounds), count).repeated:
+        for block, often in dominating_blocks(Allocation(participations=times, rounds=rounds), count):
             for _ in range(often):
                 here = sum(ratios[first : first + block.rounds])
                 taking = factor * block.taking_part
@@ -137,11 +137,11 @@ def test_blocks_dominate_a_beginning_by_quadrature(rounds, times, count, shift):
 def test_many_coins_are_few_blocks_and_no_fewer_participations(monkeypatch):
     schedule = Allocation(participations=300, rounds=1000)
     found = dominating_blocks(schedule, 500)
-    assert len({block.taking_part for block, _ in found.repeated}) <= 24
-    assert sum(block.rounds * times for block, times in found.repeated) == 500
-    few = sum(block.squares * times for block, times in found.repeated)
+    assert len({block.taking_part for block, _ in found}) <= 24
+    assert sum(block.rounds * times for block, times in found) == 500
+    few = sum(block.squares * times for block, times in found)
     monkeypatch.setattr(blocks, "_MOST_PROBABILITIES", 10**6)
-    exact = sum(block.squares * times for block, times in dominating_blocks(schedule, 500).repeated)
+    exact = sum(block.squares * times for block, times in dominating_blocks(schedule, 500))
     assert exact < few < 1.2 * exact
     assert few < 300**2 / 1000  # the whole plan
 
