@@ -148,11 +148,8 @@ class Adding:
         if self._grid is None:
             return math.inf
         found = self._composed_values(further_release, scheduled)
-        if (
-            found is not None
-            and scheduled is None
-            and max(found.forward[-1], found.reverse[-1]) > _SHARE_AT_LAST_STATE * delta
-        ):
+        at_last_state = 0.0 if found is None else max(found.forward[-1], found.reverse[-1])
+        if scheduled is None and at_last_state > _SHARE_AT_LAST_STATE * delta:
             self._make_grid(further_release or self._added[-1][0])  # the states end before delta is small enough
             found = None if self._grid is None else self._composed_values(further_release, scheduled)
         return math.inf if found is None else found.worse_epsilon(delta)
@@ -164,12 +161,10 @@ class Adding:
         if scheduled is not None:
             distributions = pld.distribution(scheduled, self._grid.spacing)
             others = distributions if others is None else others.plus(distributions)
-        if kind is None:
-            found = self._value_of_rounds()
+        if kind is not None and self._kinds <= {kind}:
+            found = self._after_rounds(self._values, kind, 1)
         else:
-            found = (
-                self._after_rounds(self._values, kind, 1) if self._kinds <= {kind} else self._value_of_rounds((kind, 1))
-            )
+            found = self._value_of_rounds(*(() if kind is None else ((kind, 1),)))
         return found if found is None or others is None else found.with_losses(others.orders[0], others.orders[-1])
 
     def _value_of_rounds(self, *last: tuple[RoundKind, int]) -> Values | None:

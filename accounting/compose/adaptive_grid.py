@@ -191,8 +191,7 @@ def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))
     while place < grid.largest_step:
-        place = min(
-            grid.largest_step, place + min(widest, max(1, int((place - grid.profiled_steps) * fineness.growth)))
-        )
+        step = max(1, int((place - grid.profiled_steps) * fineness.growth))
+        place = min(grid.largest_step, place + min(widest, step))
         found.append(place)
     return np.array(found)

@@ -102,12 +102,10 @@ def _weights_after(weights: Floats, chosen: Floats, attained: Kernels, grid: Sta
     mirrored to gamma > 1.
     """
     moved = np.zeros(grid.states + 1)
-    for number in range(len(attained)):
-        weights_of_pair = np.where(chosen == number, weights, 0.0)
-        spectrum = scipy.fft.rfft(np.concatenate([weights_of_pair, np.zeros(grid.size - len(weights_of_pair))]))
+    for number, masses in enumerate(attained.spectra):
+        spectrum = scipy.fft.rfft(np.where(chosen == number, weights, 0.0), grid.size)
         # A loss of l steps moves state i to i - l, so the masses are mirrored.
-        flow = scipy.fft.irfft(spectrum * attained.spectra[number].conj(), grid.size)
-        flow = np.roll(flow, grid.largest_step)
+        flow = np.roll(scipy.fft.irfft(spectrum * masses.conj(), grid.size), grid.largest_step)
         moved += flow[: grid.states + 1]
         left = min(grid.largest_step, grid.states)
         moved[1 : left + 1] += flow[: -left - 1 : -1] * grid.shrink[::-1][:left]
@@ -130,23 +128,20 @@ def refined_cover(
         for cell in cover:
             if cell not in advantages:
                 advantages[cell] = recording.advantage(kernel([cell]))
-        costs, total = _excess_of_cells([advantages[cell] for cell in cover], recording.weights)
-        if total <= allowed or len(cover) >= most:
-            return _merged_groups(cover, advantages, costs, recording, kernel)
+        costs = _excess_of_cells([advantages[cell] for cell in cover], recording.weights)
         parts: list[list[Configurations]] = [list(cell.parts()) for cell in cover]
         split = _cells_to_divide(np.where([len(some) > 1 for some in parts], costs, 0.0))
-        if not split:
+        if costs.sum() <= allowed or len(cover) >= most or not split:
             return _merged_groups(cover, advantages, costs, recording, kernel)
         cover = [part for k, cell in enumerate(cover) for part in (parts[k] if k in split else [cell])]
 
 
-def _excess_of_cells(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
-    """Return the weighted excess of each cell over the states at which it is the best cell, and the sum over cells."""
+def _excess_of_cells(advantages: Sequence[Floats], weights: Floats) -> Floats:
+    """Return the weighted excess of each cell over the states at which it is the best cell."""
     stack = np.array(advantages)
     best = stack.argmax(axis=0)
     gain = np.maximum(stack.max(axis=0), 0.0) * weights
-    costs = np.asarray(np.bincount(best.ravel(), weights=gain.ravel(), minlength=len(stack)), dtype=float)
-    return costs, float(costs.sum())
+    return np.asarray(np.bincount(best.ravel(), weights=gain.ravel(), minlength=len(stack)), dtype=float)
 
 
 def _cells_to_divide(costs: Floats) -> set[int]:
@@ -202,12 +197,12 @@ def kernels_of(
     if not fineness.most_cells:
         return attained(kind, symmetric, nodes, grid, below=False)
     sampled_round = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
-    forth, back = (
-        None if groups is None else Kernels.of([kernel_of(cells, sampled_round, nodes, grid) for cells in groups], grid)
-        for groups in _covers_of_orders(*_rounded_settings(kind, rounds, delta), symmetric, fineness)
-    )
-    assert forth is not None
-    return forth, back
+
+    def kernels(groups: Groups) -> Kernels:
+        return Kernels.of([kernel_of(cells, sampled_round, nodes, grid) for cells in groups], grid)
+
+    forth, back = _covers_of_orders(*_rounded_settings(kind, rounds, delta), symmetric, fineness)
+    return kernels(forth), None if back is None else kernels(back)
 
 
 def attained(
@@ -237,26 +232,23 @@ def _covers_of_orders(
     kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness
 ) -> tuple[Groups, Groups | None]:
     """Return the groups of cells for both orders of the neighbours, chosen on a coarse grid."""
-    starts = [all_triangles()] if symmetric else [all_arcs(restored=False), all_arcs(restored=True)]
+    cells = all_triangles() if symmetric else all_arcs(restored=False)
+    # Under zero-out the order with the zeroed neighbour first has by far the smaller epsilon.
+    back = None if symmetric else tuple((cell,) for cell in all_arcs(restored=True))
     noise = Gaussian(noise_multiplier=1 / kind.s, adjacency=Adjacency.REPLACE_ONE if symmetric else Adjacency.ZERO_OUT)
     sampling = FixedSizeSampling(cohort=max(round(kind.q * _PARTS), 1), clients=_PARTS)
     game = Game.of(Composed(parts=((Subsampled(mechanism=noise, sampling=sampling), rounds),)))
     grid = None if game is None else grid_of(game, delta, ROUGH)
     if grid is None:
-        return tuple((cell,) for cell in starts[0]), None if symmetric else tuple((cell,) for cell in starts[1])
+        return tuple((cell,) for cell in cells), back
     nodes = nodes_of(kind, grid, ROUGH)
     sampled_round = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     pairs = attained(kind, symmetric, nodes, grid, below=False)
-
-    def chosen(cells: Sequence[Configurations], forth: Kernels, back: Kernels | None) -> Groups:
-        recording = recorded_program(grid, forth, back, rounds=rounds, delta=delta)
-        return refined_cover(
-            cells,
-            recording,
-            lambda some: kernel_of(some, sampled_round, nodes, grid),
-            tolerance=fineness.cover_excess,
-            most=fineness.most_cells,
-        )
-
-    # Under zero-out the order with the zeroed neighbour first has by far the smaller epsilon.
-    return chosen(starts[0], *pairs), None if symmetric else tuple((cell,) for cell in starts[1])
+    cover = refined_cover(
+        cells,
+        recorded_program(grid, *pairs, rounds=rounds, delta=delta),
+        lambda some: kernel_of(some, sampled_round, nodes, grid),
+        tolerance=fineness.cover_excess,
+        most=fineness.most_cells,
+    )
+    return cover, back

@@ -82,9 +82,6 @@ class Kernels:
         spectra = scipy.fft.rfft(np.array([kernel.masses for kernel in kernels]), grid.size, axis=1)
         return cls(spectra=spectra, profiles=np.array([kernel.profile for kernel in kernels]))
 
-    def __len__(self) -> int:
-        return len(self.spectra)
-
 
 Kind = TypeVar("Kind")
 Pair = tuple[Kernels, Kernels | None]
@@ -143,10 +140,8 @@ class Values:
     def all_choices(self, kernels: Kernels, spectrum: Floats) -> Floats:
         """Return E_P V(gamma dQ/dP) for every kernel at every state, without the charge for rounding errors."""
         start = 2 * self.grid.largest_step
-        found = scipy.fft.irfft(kernels.spectra * spectrum, self.grid.size, axis=1)[
-            :, start : start + self.grid.states + 1
-        ]
-        return np.asarray(found + kernels.profiles)
+        found = scipy.fft.irfft(kernels.spectra * spectrum, self.grid.size, axis=1)
+        return np.asarray(found[:, start : start + self.grid.states + 1] + kernels.profiles)
 
     def spectrum(self) -> Floats:
         """Return the transform of `extended`."""
@@ -173,10 +168,8 @@ class Values:
     def _with_distribution(self, distribution: LossDistribution) -> Floats:
         last = distribution.lowest + len(distribution.masses) - 1
         values_around = self._value_at_states(np.arange(-last, self.grid.states - distribution.lowest + 1))
-        found = (
-            scipy.signal.fftconvolve(values_around, np.maximum(distribution.masses, 0.0), mode="valid")
-            + distribution.infinite
-        )
+        found = scipy.signal.fftconvolve(values_around, np.maximum(distribution.masses, 0.0), mode="valid")
+        found += distribution.infinite
         found += _CHARGE * (1 + math.log2(2 * len(values_around)) * math.sqrt(float((values_around**2).sum())))
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 

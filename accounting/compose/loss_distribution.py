@@ -51,10 +51,6 @@ class LossDistribution:
         masses = np.maximum(self.masses, 0.0)
         return masses * np.exp(np.minimum(self.scale - self.tilt * self.losses, 700.0)) if self.tilt else masses
 
-    def log_moment(self, tilt: float) -> float:
-        """Return log E e^(tilt l) over the finite losses l of an untilted distribution."""
-        return self.tilted(tilt).scale
-
     def charged_epsilon(self, delta: float, slack: float) -> float:
         """Return `smallest_epsilon` if transforms may have misplaced mass `slack`; infinite if `slack` is too large for
         `delta`.
@@ -83,13 +79,11 @@ class LossDistribution:
         """
         size = len(self.masses) + len(other.masses) - 1
         length = scipy.fft.next_fast_len(size, real=True)
-        sums = scipy.fft.irfft(scipy.fft.rfft(self.masses, length) * scipy.fft.rfft(other.masses, length), length)[
-            :size
-        ]
+        transform = scipy.fft.rfft(self.masses, length) * scipy.fft.rfft(other.masses, length)
         return LossDistribution(
             spacing=self.spacing,
             lowest=self.lowest + other.lowest,
-            masses=sums,
+            masses=scipy.fft.irfft(transform, length)[:size],
             infinite=self.infinite + other.infinite - self.infinite * other.infinite,
             tilt=self.tilt,
             scale=self.scale + other.scale,
@@ -139,9 +133,8 @@ class LossDistribution:
         losses = self.losses[::-1]
         masses = self.untilted_masses()[::-1]
         above = self.infinite + _running_sums(masses)
-        anchor_loss = losses[
-            min(int(np.searchsorted(above, delta)), len(losses) - 1)
-        ]  # the result is not above this loss, since delta(epsilon) <= above
+        # The result is not above this loss, since delta(epsilon) <= above.
+        anchor_loss = losses[min(int(np.searchsorted(above, delta)), len(losses) - 1)]
         representable = losses > max(anchor_loss - 600.0, 0.0)  # so that exponents do not overflow
         losses, above = losses[representable], above[representable]
         if not len(losses):
@@ -149,9 +142,7 @@ class LossDistribution:
         discounted = _running_sums(masses[: len(losses)] * np.exp(anchor_loss - losses))
         over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor_loss, 0.0)) * discounted > delta)
         if over.size:
-            k = max(
-                int(over[0]) - 1, 0
-            )  # losses are in decreasing order; at the first only rounding errors exceed delta
+            k = max(int(over[0]) - 1, 0)  # at the first, largest loss only rounding errors exceed delta
         elif losses[-1] > 1.5 * self.spacing:
             return float(losses[-1])  # the omitted losses do not affect the result
         else:
@@ -173,7 +164,8 @@ def tilted_for(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> l
     """
 
     def bound(tilt: float) -> float:
-        return (sum(count * law.log_moment(tilt) for law, count in parts) - math.log(delta)) / tilt
+        # The scale of a tilted distribution is log E e^(tilt l) over the finite losses l.
+        return (sum(count * law.tilted(tilt).scale for law, count in parts) - math.log(delta)) / tilt
 
     best = min(_TILTS, key=bound)
     return [(law.tilted(best), count) for law, count in parts]

@@ -16,6 +16,7 @@ of Gaussians. Quantising the output into cells is post-processing, so the exact 
 smaller divergence. Rounding their losses down decreases it further.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from accounting.compose.adaptive_program import StateGrid, Values
 from accounting.compose.loss_distribution import CUT, LITTLE, LossDistribution, chernoff_window, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
+from accounting.compose.twins import overflow
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -50,7 +52,6 @@ from accounting.mechanisms import (
     parts_of,
     sampling_of,
     schedule_of,
-    unsampled,
     with_whole_noise,
 )
 
@@ -131,15 +132,14 @@ def _distributions_of_phi(chance: float, shift: float) -> tuple[LossDistribution
     phi = np.minimum(phi, _LARGEST_PHI)
     cells = np.floor(phi / spacing).astype(np.int64)
     lowest, edges = int(cells[0]), np.concatenate([[-np.inf], x[1:], [np.inf]])
-    distributions = []
-    for mean in (0.0, shift):
+
+    def phi_under(mean: float) -> LossDistribution:
         z = edges - mean
         masses = np.where(z[1:] > 0, -np.diff(scipy.special.ndtr(-z)), np.diff(scipy.special.ndtr(z)))
         summed = np.bincount(cells - lowest, weights=masses)
-        distributions.append(
-            LossDistribution(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0)
-        )
-    return distributions[0], distributions[1]
+        return LossDistribution(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0)
+
+    return phi_under(0.0), phi_under(shift)
 
 
 def _merged_cells(p: Floats, q: Floats, least: float = _GROUP) -> tuple[Floats, Floats]:
@@ -236,28 +236,23 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     Direction of error: lower bound. It is exact for unsampled Gaussians. For Poisson sampling the pair is the
     dominating pair, so the bound equals the upper bound up to the grids; for fixed-size sampling it nearly does.
     """
-    target = require.open_probability(delta=delta)
-    whole = with_whole_noise(mechanism)
-    overflow_probability = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
-    if overflow_probability:
-        most = _lower_bound(whole, target)
-        target += (1 + math.exp(min(most, 700.0))) * overflow_probability * (1 + 1e-12)
-        return _lower_bound(whole, target) if target < 1 else 0.0
-    return _lower_bound(whole, target)
+    target, whole, failure = require.open_probability(delta=delta), with_whole_noise(mechanism), overflow(mechanism)
+    if failure:
+        target += (1 + math.exp(min(_lower_bound(whole, target), 700.0))) * failure * (1 + 1e-12)
+    return _lower_bound(whole, target) if target < 1 else 0.0
 
 
 @lru_cache(maxsize=256)  # an audit requests the same bound several times
 def _lower_bound(mechanism: Mechanism, target: float) -> float:
-    parts = [(part, count) for part, count in parts_of(mechanism) if not in_secret_lanes(part)]
-    shifts = [
-        None if sampling_of(part).attack_is_weaker else loss_grid.squared_shift(part, count) for part, count in parts
-    ]
-    shift_squared = sum(one for one in shifts if one is not None)
-    sampled: list[tuple[SingleRelease, int]] = [
-        (part, min(count, MOST_ROUNDS))  # the bound of fewer rounds is smaller
-        for (part, count), shift in zip(parts, shifts, strict=True)
-        if shift is None and gaussian_of(part) is not None and sampling_of(part).probability > 0
-    ]
+    shift_squared, sampled = 0.0, list[tuple[SingleRelease, int]]()
+    for part, count in parts_of(mechanism):
+        if in_secret_lanes(part) or gaussian_of(part) is None:
+            continue
+        shift = None if sampling_of(part).attack_is_weaker else loss_grid.squared_shift(part, count)
+        if shift is not None:
+            shift_squared += shift
+        elif sampling_of(part).probability > 0:
+            sampled.append((part, min(count, MOST_ROUNDS)))  # the bound of fewer rounds is smaller
     plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
         return plain
@@ -270,16 +265,12 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
     tilts: tuple[float | None, ...] = TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
     if any(sampling_of(part).name == "shuffled" for part, _ in sampled):
         tilts = (*tilts, None)
-    bounds = [
-        _composed_epsilon(
-            [one for part, count in sampled for one in _attack_losses(part, count, choice, tilt, interval)],
-            interval,
-            target,
-        )
-        for choice in range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
-        for tilt in tilts
-    ]
-    return max(0.0, plain, adaptive_bound, *bounds)
+    bounds = [plain, adaptive_bound]
+    choices = range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
+    for choice, tilt in itertools.product(choices, tilts):
+        losses = [one for part, count in sampled for one in _attack_losses(part, count, choice, tilt, interval)]
+        bounds.append(_composed_epsilon(losses, interval, target))
+    return max(0.0, *bounds)
 
 
 def in_secret_lanes(part: SingleRelease) -> bool:
@@ -334,10 +325,8 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
     if delta + slack >= 1:
         return 0.0
     distributions = [(distribution, count) for distribution, _, count, _ in parts]
-    distribution = composed(distributions)
-    epsilon = _epsilon_of_distribution(
-        replace(distribution, lowest=distribution.lowest + steps, infinite=0.0), delta + slack
-    )
+    total = composed(distributions)
+    epsilon = _epsilon_of_distribution(replace(total, lowest=total.lowest + steps, infinite=0.0), delta + slack)
     if slack > _TILTED_ABOVE * delta:
         epsilon = max(epsilon, _tilted_epsilon(composed(tilted_for(distributions, delta)), steps, delta, slack))
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
@@ -408,11 +397,9 @@ def adaptive_lower_bound(mechanism: Mechanism, *, delta: float) -> float:
         return 0.0
     try:
         found = _adaptive_values(game, grid)
-        approximate_epsilon = (
-            max(found.approximate_crossing(delta), found.exchanged().approximate_crossing(delta)) * _JUST_BELOW
-        )
-        steps = math.ceil(approximate_epsilon / grid.spacing)
-        refined = _adaptive_values(game, replace(grid, spacing=approximate_epsilon / steps)) if steps else found
+        near = max(one.approximate_crossing(delta) for one in (found, found.exchanged())) * _JUST_BELOW
+        steps = math.ceil(near / grid.spacing)
+        refined = _adaptive_values(game, replace(grid, spacing=near / steps)) if steps else found
     except ValueError:
         return 0.0
     return max(found.worse_epsilon(delta), refined.worse_epsilon(delta))

@@ -7,6 +7,7 @@ an audit has almost no power.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -116,8 +117,7 @@ def _analytic_curve(mechanism: Mechanism) -> Curve:
     mu = plain_shift(near.mechanism)
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
-    shift = mu
-    exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
+    exact = Profile(above_zero=partial(gaussian.privacy_profile, mu=mu), method="analytic-gaussian")
     return _profile_within_closeness(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
@@ -195,7 +195,6 @@ def _interpolated_by_chords(eps: Floats, knots: Floats, values: Floats) -> Float
     Above the last knot it is constant. Below the first knot it is not defined, because the first chord would be below
     the curve there.
     """
-    assert np.all(eps >= knots[0])
     right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
     low, high = knots[right - 1], knots[right]
     share = np.expm1(np.minimum(eps, high) - low) / np.expm1(high - low)

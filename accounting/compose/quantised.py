@@ -123,9 +123,8 @@ def _cell_masses(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Float
     inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
     x = x[inner]  # the end cells contain everything beyond
     loss = log_p[inner] - log_density(pair.q, x)
-    lowest = int(
-        np.argmin(loss)
-    )  # under zero-out the loss decreases and then increases; each side is divided separately
+    # Under zero-out the loss decreases and then increases; each side is divided separately.
+    lowest = int(np.argmin(loss))
     grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
     right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
     left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])

@@ -113,7 +113,6 @@ def _repeated_curve(part: SingleRelease, count: int, orders: ArrayLike) -> Float
             times = most if schedule.secret else squared_sensitivity(schedule, count)
         return np.asarray(times * account_of(noise).renyi(given, noise))
     replacement = continuous(Composed(parts=((part, count),)))
-    twin: SingleRelease | None
     ((twin, _),) = parts_of(replacement.mechanism)
     values = np.reshape(_sampled_curve(twin, tuple(np.atleast_1d(given).tolist())), given.shape)
     return np.asarray(count * values + closeness_penalty(given, replacement.closeness))
@@ -140,15 +139,11 @@ def _capped_curve(orders: Floats, noise: Unsampled, account: Account[Unsampled],
     uncapped_curve = account.sampled(orders, noise, PoissonSampling(probability=sampling.probability))
     found = []
     for zeta, p in sampling.full_rounds(noise.adjacency):
-        if not zeta:
-            found.append(uncapped_curve)
-            continue
-        full = _full_round_curve(orders, noise, account, p)
-        if zeta >= 1:
-            found.append(full)
-            continue
-        both = np.log1p(-zeta) + (orders - 1) * uncapped_curve, np.log(zeta) + (orders - 1) * full
-        found.append(np.maximum(np.logaddexp(*both), 0.0) / (orders - 1))
+        curve = _full_round_curve(orders, noise, account, p) if zeta else uncapped_curve
+        if 0 < zeta < 1:
+            both = np.log1p(-zeta) + (orders - 1) * uncapped_curve, np.log(zeta) + (orders - 1) * curve
+            curve = np.maximum(np.logaddexp(*both), 0.0) / (orders - 1)
+        found.append(curve)
     return np.asarray(np.max(found, axis=0))
 
 
@@ -234,8 +229,7 @@ def orders(mechanism: Mechanism) -> Floats:
     """Return the Renyi orders at which the curve of this mechanism is computed."""
     parts = [part for part, _ in parts_of(mechanism)]
     sampled = [unsampled(part) is not part for part in parts]
-    for part in parts:
-        orders_of_kind = account_of(unsampled(part)).orders
-        if orders_of_kind is not None:
-            return orders_of_kind[all(sampled)]
+    of_kinds = (account_of(unsampled(part)).orders for part in parts)
+    if of_kind := next(filter(None, of_kinds), None):
+        return of_kind[all(sampled)]
     return ORDERS if any(sampled) else FAR_ORDERS
