@@ -176,13 +176,9 @@ def guarantee(
     """
     delta = require.open_probability(delta=delta)
     bound = _bound_by_accountant(mechanism, delta, accountant, conversion, precise)
-    lower = (
-        lower_bound.epsilon(mechanism, delta=delta)
-        if with_lower_bound
-        and pld.supports(with_whole_noise(mechanism))
-        and not all(lower_bound.in_secret_lanes(part) for part, _ in parts_of(mechanism))
-        else None
-    )
+    lower, in_lanes = None, all(lower_bound.in_secret_lanes(part) for part, _ in parts_of(mechanism))
+    if with_lower_bound and not in_lanes and pld.supports(with_whole_noise(mechanism)):
+        lower = lower_bound.epsilon(mechanism, delta=delta)
     if lower is not None and not bound.violated:
         if lower > bound.epsilon * (1 + _ROUNDING_TOLERANCE) + _ROUNDING_TOLERANCE**2:
             raise ContradictoryBounds(
@@ -281,9 +277,8 @@ def _best_bound(mechanism: Mechanism, delta: float, *, precise: bool = False, wi
         _central_moments_bound,
         partial(_rdp_bound, conversion="improved"),
         _exact_bound,
+        *([] if without_adaptive else [partial(_adaptive_bound, precise=precise)]),
     ]
-    if not without_adaptive:
-        accountants.append(partial(_adaptive_bound, precise=precise))
     for accountant in accountants:
         try:
             candidates.append(accountant(mechanism, delta))
@@ -359,10 +354,9 @@ def _domination_note(replacement: Continuous) -> tuple[str, ...]:
     """Return the note on releases that are replaced by a dominating Gaussian; () if there are none."""
     if not replacement.pairwise:
         return ()
-    noises = sorted(
-        {noise.mu for part, _ in parts_of(replacement.mechanism) if (noise := gaussian_of(part)) is not None}
-    )
-    shift = f"mu = {upwards(noises[-1])} a round" + (" at most" if len(noises) > 1 else "")
+    noises = {gaussian_of(part) for part, _ in parts_of(replacement.mechanism)}
+    shifts = {noise.mu for noise in noises if noise is not None}
+    shift = f"mu = {upwards(max(shifts))} a round" + (" at most" if len(shifts) > 1 else "")
     return (f"each round is dominated by a Gaussian of {shift}; this uses {upwards(replacement.lost)} of delta",)
 
 
@@ -418,8 +412,6 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def _rdp_bound(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    for part, _ in parts_of(mechanism):
-        account_of(unsampled(part))  # raises UnsupportedMechanism for an unknown kind
     target = delta_without_overflow(mechanism, delta)
     found = []
     for one, lost in rdp.valid_mechanisms(mechanism):
@@ -442,16 +434,15 @@ def _fed_smp_bound(mechanism: Mechanism, delta: float, accountant: str, conversi
         )
     if noise is None:
         raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's bounds are for Gaussian noise.")
-    z = noise.noise_multiplier
-    conversion_used = None if accountant == "fed-smp-theorem" else conversion
-    if accountant == "fed-smp-theorem":
+    z, is_theorem = noise.noise_multiplier, accountant == "fed-smp-theorem"
+    if is_theorem:
         reading = theorem_1(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0)
     else:
         reading = lemma_3(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0, conversion=conversion)
     return _Bound(
         epsilon=reading.epsilon,
         method=accountant,
-        conversion=conversion_used,
+        conversion=None if is_theorem else conversion,
         order=reading.order,
         violated=reading.violated,
         notes=("sensitivity 2C, as fixed-size sampling needs (the paper inserts C)",),

@@ -34,7 +34,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", require.count(count=self.count))
-        whole = all(isinstance(client, int) and not isinstance(client, bool) for client in self.clients)
+        whole = all(map(require.is_whole, self.clients))
         if not whole or min(self.clients, default=0) < 0 or len(set(self.clients)) < len(self.clients):
             raise InvalidParameter("clients: must be distinct integers of at least 0.")
 
@@ -65,17 +65,15 @@ class Histories:
         """Return the distinct compositions of clients, without those that a longer composition of the same release
         covers.
         """
-        most: dict[SingleRelease, int] = {}
+        longest: Counter[SingleRelease] = Counter()
         mixed: dict[frozenset[tuple[SingleRelease, int]], None] = {}
         for history in self._counts.values():
             if len(history) == 1:
-                [(mechanism, count)] = history.items()
-                most[mechanism] = max(count, most.get(mechanism, 0))
+                longest |= history  # the larger count of each release
             else:
                 mixed[frozenset(history.items())] = None
-        return [Composed(parts=(part,)) for part in most.items()] + [
-            Composed(parts=tuple(one), order=None) for one in mixed
-        ]
+        alone = [Composed(parts=(part,)) for part in longest.items()]
+        return alone + [Composed(parts=tuple(one), order=None) for one in mixed]
 
     def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
         """Return the largest epsilon over clients, an upper bound for every record of every client."""

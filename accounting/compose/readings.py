@@ -108,12 +108,10 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
 
     def is_above(mu: float) -> bool:
         value = privacy_profile(middles, mu=mu)
-        slope = -np.exp(
-            middles + scipy.special.log_ndtr(-mu / 2 - middles / mu)
-        )  # derivative in e^epsilon, times e^middle
-        return bool(
-            np.all((value + slope * before >= values_needed[:-1]) & (value + slope * after >= values_needed[1:]))
-        )
+        # The derivative in e^epsilon, times e^middle.
+        slope = -np.exp(middles + scipy.special.log_ndtr(-mu / 2 - middles / mu))
+        ends = (before, values_needed[:-1]), (after, values_needed[1:])
+        return all(bool(np.all(value + slope * step >= needed)) for step, needed in ends)
 
     return crossing_bracket(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
 
@@ -149,21 +147,14 @@ def readings(mechanism: Mechanism, delta_min: float, pair: tuple[float, float] |
     Errors: UnsupportedMechanism if no account has a profile and no pair is given.
     """
     delta_min = require.open_probability(delta_min=delta_min)
-    given_profile = None if pair is None else profile_of_pair(*pair)
+    claims = [] if pair is None else [profile_of_pair(*pair)]
     try:
-        claim = profile(mechanism, delta=delta_min)
+        claims.append(profile(mechanism, delta=delta_min))
     except (UnsupportedMechanism, InvalidParameter):
-        if given_profile is None:
+        if pair is None:
             raise
-        claim = given_profile
-    else:
-        claim = claim if given_profile is None else minimum_profile(claim, given_profile)
-    return readings_of_profile(claim, delta_min, shift=plain_shift(mechanism))
-
-
-def minimum_profile(one: Profile, other: Profile) -> Profile:
-    """Return the minimum of two profiles of one mechanism."""
-    return Profile(above_zero=lambda eps: np.minimum(one(eps), other(eps)), method=f"{one.method}+{other.method}")
+    least = Profile(above_zero=lambda eps: np.min([one(eps) for one in claims], axis=0), method="readings")
+    return readings_of_profile(least, delta_min, shift=plain_shift(mechanism))
 
 
 def readings_of_profile(claim: Profile, delta_min: float, *, shift: float | None = None) -> Readings:
@@ -198,23 +189,10 @@ def group_profile(profile: Profile, size: int) -> Profile:
     k = require.count(size=size)
 
     def above_zero(epsilon: Floats) -> Floats:
-        epsilon_per_client = np.asarray(epsilon, dtype=float) / k
-        with np.errstate(over="ignore", invalid="ignore"):
-            steps = np.where(
-                epsilon_per_client > 0,
-                np.expm1(np.minimum(k * epsilon_per_client, 700)) / np.expm1(np.maximum(epsilon_per_client, 1e-300)),
-                k,
-            )
-        finite_profile = np.where(
-            k * epsilon_per_client <= 700, profile(epsilon_per_client) * np.maximum(steps, k), 1.0
-        )
-        return np.asarray(
-            np.where(
-                np.isinf(epsilon_per_client),
-                np.minimum(profile(epsilon_per_client), 1.0) if k == 1 else 1.0,
-                finite_profile,
-            )
-        )
+        one = epsilon / k
+        near = np.clip(one, 1e-300, 700 / k)  # beyond it e^epsilon overflows, and the bound is 1
+        steps = np.maximum(np.expm1(k * near) / np.expm1(near), k)
+        return np.asarray(np.where(one <= 700 / k, profile(one) * steps, 1.0))
 
     return Profile(above_zero=above_zero, method=profile.method)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from accounting import require
 from accounting.arrays import Floats
-from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant, epsilon, exact_epsilon, has_exact, no_bound_message
 from accounting.compose.pld import LossAccount
@@ -46,12 +45,12 @@ class Running:
         large = bool(losses) and delta >= pld.SMALLEST_DELTA
         if large and (replacement := _gaussian_replacement(typical, rounds, lost)) is not None:
             if replacement.pairwise and losses == ["adaptive"]:
-                raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
+                raise UnsupportedMechanism(no_bound_message(accountant, typical, delta))
             self._accounts.append(_RunningLosses(replacement, rounds, delta=delta, lost=lost, accountants=losses))
         if accountant in ("best", "rdp"):
             self._accounts.append(_RunningCurve(typical, rounds, beside_losses=bool(self._accounts)))
         if not self._accounts:
-            raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
+            raise UnsupportedMechanism(no_bound_message(accountant, typical, delta))
 
     def add(self, release: SingleRelease, count: int = 1, *, first: int | None = None) -> None:
         """Add `count` equal releases.
@@ -181,29 +180,26 @@ class _RunningLosses:
 
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
         last = None if also is None else self._account_of(also)
-        if scheduled is not None:
-            replacement = continuous(scheduled, lost=self._lost)
+        replacement = None if scheduled is None else continuous(scheduled, lost=self._lost)
+        if replacement is not None:
             if not pld.supports(replacement.mechanism):
                 raise UnsupportedMechanism("the rounds of this schedule have no privacy loss distribution.")
             self._coarsen_grid(Composed(parts=parts_of(replacement.mechanism)), pairwise=replacement.pairwise)
         total = self._total if also is None else self._with_release(also)
         count = self._count + (also is not None)
-        if scheduled is not None:
+        if replacement is not None:
             total = LossAccount.of(replacement, self._interval, tilt=self._tilt).after(total)
-            count += sum(rounds for _, rounds in scheduled.parts) + 5
+            count += sum(rounds for _, rounds in parts_of(replacement.mechanism)) + 5
         if total is None:
             return 0.0
         left = total.delta_left(delta)
         slack = 2 * pld.composition_slack(count)
         bounds = [total.epsilon(delta, slack) if "pld" in self._accountants else math.inf]
-        pairwise = (last is not None and last.pairwise) or (scheduled is not None and replacement.pairwise)
+        pairwise = any(one is not None and one.pairwise for one in (last, replacement))
         if self._adaptive_account is not None and left > 0 and not pairwise:
-            schedule_rounds = None if scheduled is None else replacement.mechanism
-            bounds.append(
-                self._adaptive_account.epsilon(
-                    left, None if last is None else _one_release(last), scheduled=schedule_rounds
-                )
-            )
+            further = None if last is None else _one_release(last)
+            schedule_rounds = None if replacement is None else replacement.mechanism
+            bounds.append(self._adaptive_account.epsilon(left, further, scheduled=schedule_rounds))
         return min(bounds) + 2 * total.closeness
 
     def _with_release(self, release: SingleRelease, count: int = 1) -> LossAccount:
@@ -270,20 +266,16 @@ def epsilons(
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
-    for count in itertools.count(1):
-        run = Composed(parts=((mechanism, count),))
-        yield exact_epsilon(run, delta=delta) if has_exact(run) else math.inf
+    runs = (Composed(parts=((mechanism, count),)) for count in itertools.count(1))
+    return (exact_epsilon(run, delta=delta) if has_exact(run) else math.inf for run in runs)
 
 
 def _running_epsilons(mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant) -> Iterator[float]:
     running = Running(delta=delta, typical=mechanism, rounds=rounds, accountant=accountant)
-    running.add(mechanism)
-    first = running.epsilon()  # now, so that a release without an account is refused before the first round
 
-    def values() -> Iterator[float]:
-        yield first
-        while True:
-            running.add(mechanism)
-            yield running.epsilon()
+    def after_another(number: int) -> float:
+        running.add(mechanism)
+        return running.epsilon()
 
-    return values()
+    first = after_another(1)  # now, so that a release without an account is refused before the first round
+    return itertools.chain([first], map(after_another, itertools.count(2)))

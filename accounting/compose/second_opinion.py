@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any, cast
 
 import numpy as np
@@ -11,13 +12,14 @@ import numpy as np
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
+from accounting.compose.twins import overflow
 from accounting.errors import MissingLibrary
 from accounting.mechanisms import (
     Adjacency,
     CappedPoissonSampling,
     Composed,
-    Cyclic,
     FixedSizeSampling,
+    Gaussian,
     Mechanism,
     SingleRelease,
     gaussian_of,
@@ -98,7 +100,7 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     Direction of error: upper bound. Imports dp-accounting.
     """
     target = require.open_probability(delta=delta)
-    delta_without_overflow = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
+    delta_without_overflow = target - overflow(mechanism)
     mechanism = _with_participations(with_whole_noise(mechanism))
     parts = parts_of(mechanism)
     reason = _reason_against(parts, delta_without_overflow)
@@ -126,16 +128,14 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
 
 def _with_participations(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism with rounds in a public order replaced by the participations of one client."""
-    parts = parts_of(mechanism)
-    if all(sampling_of(part).name not in ("cyclic", "shuffled") for part, _ in parts):
-        return mechanism
-    plain: tuple[tuple[SingleRelease, int], ...] = tuple(
-        (unsampled(part), sampling.most_participations(count))
-        if sampling.name in ("cyclic", "shuffled")
-        else (part, count)
-        for part, count, sampling in ((part, count, cast(Cyclic, sampling_of(part))) for part, count in parts)
-    )
-    return Composed(parts=plain, order=None)
+    parts: list[tuple[SingleRelease, int]] = []
+    for part, count in parts_of(mechanism):
+        schedule = schedule_of(part)
+        if schedule is not None and schedule.name in ("cyclic", "shuffled"):
+            parts.append((unsampled(part), schedule.most_participations(count)))
+        else:
+            parts.append((part, count))
+    return Composed(parts=tuple(parts), order=None)
 
 
 def require_library() -> None:
@@ -195,29 +195,21 @@ def _epsilon_by_pld(mechanism: Mechanism, delta: float) -> float:
         Adjacency.ZERO_OUT: library.NeighborRel.REPLACE_SPECIAL,
         Adjacency.REPLACE_ONE: library.NeighborRel.REPLACE_ONE,
     }
-    interval, composed = loss_grid.interval(mechanism), None
+    grid: dict[str, Any] = {
+        "value_discretization_interval": loss_grid.interval(mechanism),
+        "neighboring_relation": relations[mechanism.adjacency],
+    }
+    releases = []
     for part, count in parts_of(mechanism):
-        noise: Any = unsampled(part)
-        relation, sampling = relations[mechanism.adjacency], cast(CappedPoissonSampling, sampling_of(part))
-        if sampling.cohort_cap is not None:
-            one = library.from_truncated_subsampled_gaussian_mechanism(
-                dataset_size=sampling.clients,
-                sampling_probability=sampling.probability,
-                truncated_batch_size=sampling.cap,
-                noise_multiplier=noise.noise_multiplier,
-                value_discretization_interval=interval,
-                neighboring_relation=relation,
-            )
+        noise, sampling = cast(Gaussian, unsampled(part)), sampling_of(part)
+        z, q = noise.noise_multiplier, sampling.probability
+        if isinstance(sampling, CappedPoissonSampling):
+            capped = library.from_truncated_subsampled_gaussian_mechanism
+            one = capped(sampling.clients, q, sampling.cap, z, **grid)
         else:
-            one = library.from_gaussian_mechanism(
-                noise.noise_multiplier,
-                sampling_prob=sampling.probability,
-                value_discretization_interval=interval,
-                neighboring_relation=relation,
-            )
-        one = one.self_compose(count)
-        composed = one if composed is None else composed.compose(one)
-    assert composed is not None
+            one = library.from_gaussian_mechanism(z, sampling_prob=q, **grid)
+        releases.append(one.self_compose(count))
+    composed = reduce(lambda before, one: before.compose(one), releases)
     return float(composed.get_epsilon_for_delta(delta))
 
 
@@ -227,8 +219,7 @@ def _epsilon_by_rdp(mechanism: Mechanism, delta: float) -> float:
 
     accountant = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
     for part, count in parts_of(mechanism):
-        noise, sampling = gaussian_of(part), cast(FixedSizeSampling, sampling_of(part))
-        assert noise is not None  # `_reason_against` has checked this
+        noise, sampling = cast(Gaussian, unsampled(part)), cast(FixedSizeSampling, sampling_of(part))
         gaussian = GaussianDpEvent(noise.noise_multiplier / 2)
         event = SampledWithoutReplacementDpEvent(sampling.clients, sampling.cohort, gaussian)
         accountant.compose(event, count)

@@ -94,9 +94,9 @@ def _replacement(part: SingleRelease, count: int, lost: float | None) -> Continu
         release = twin if noise is part else Subsampled(mechanism=twin, sampling=sampling)
         return Continuous(mechanism=release, closeness=closeness)
     above = None if account.dominating_mu is None or lost is None else _dominating_gaussian(part, lost)
-    if above is None or lost is None:
-        return Continuous(mechanism=part, closeness=0.0)
-    return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
+    if above is not None and lost is not None:
+        return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
+    return Continuous(mechanism=part, closeness=0.0)
 
 
 def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | None:
@@ -129,8 +129,7 @@ def _dominating_multiplier(noise: Unsampled, in_clips: float, lost: float) -> fl
     if none is known.
     """
     above = account_of(noise).dominating_mu
-    assert above is not None  # the caller has checked
-    mu = above(noise, in_clips, lost)
+    mu = None if above is None else above(noise, in_clips, lost)
     if mu is None or not require.SMALLEST_NOISE < in_clips / mu < require.LARGEST_NOISE:
         return None
     return in_clips / mu / _ROUNDING
@@ -140,8 +139,6 @@ def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, flo
     """Return (continuous mechanism, delta of that mechanism): its epsilon plus 2 closeness bounds epsilon of
     `mechanism`.
     """
-    for part, _ in parts_of(mechanism):
-        account_of(unsampled(part))  # raises UnsupportedMechanism for an unknown kind
     left = delta_without_overflow(mechanism, delta)
     replacement = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
     target = (left - replacement.lost) * math.exp(-replacement.closeness)
@@ -173,7 +170,9 @@ def overflow(mechanism: Mechanism) -> float:
 
 
 def delta_without_overflow(mechanism: Mechanism, delta: float) -> float:
-    """Return delta minus `overflow`. Errors: UnsupportedMechanism if nothing is left."""
+    """Return delta minus `overflow`. Errors: UnsupportedMechanism for an unknown kind, or if nothing is left."""
+    for part, _ in parts_of(mechanism):
+        account_of(unsampled(part))
     target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(

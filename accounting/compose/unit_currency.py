@@ -10,8 +10,9 @@ whole for the smallest k that covers it,
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -128,13 +129,11 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
     Direction of error: fewer units.
     """
     found: Currency | None = None
-    if delta >= SMALLEST_DELTA:
-        try:
+    with suppress(UnsupportedMechanism):
+        if delta >= SMALLEST_DELTA:
             pairs = _PairCurrency.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
             game = _FixedSizeCurrency.of(unit, declared, epsilon=epsilon, target=delta - reserve, pairs=pairs)
             found = pairs if game is None or game.units <= pairs.units else game
-        except UnsupportedMechanism:
-            pass
     if found is not None and not found.is_loose:
         return found
     units_only = Currency(
@@ -221,31 +220,27 @@ class _PairCurrency(Currency):
             pair_currency = cls(unit, declared, rounds, delta=delta)
             pair_currency.has_prices = reserve > 0
             limit = min(4 * rounds, MOST_UNITS)
-            pair_currency.units = _largest_count(pair_currency._budget_test(epsilon, delta, reserve), limit=limit)
+            fits = partial(pair_currency._fits_budget, epsilon=epsilon, delta=delta, reserve=reserve)
+            pair_currency.units = _largest_count(fits, limit=limit)
             if pair_currency.units < limit or limit == MOST_UNITS:
                 return pair_currency
             rounds *= 16
 
-    def _budget_test(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
-        """Return the test whether N units fit: h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o).
+    def _fits_budget(self, count: int, *, epsilon: float, delta: float, reserve: float) -> bool:
+        """Return True if N units fit: h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o).
 
         k is the closeness of a unit and o its failure probability. The used part of the reserve also grows with the
         closeness.
         """
-        declared_part = self.declared
-
-        def fits_budget(count: int) -> bool:
-            closeness, lost = count * self.one.closeness, count * self.one.lost
-            distributions = self._composed_units(count)
-            if declared_part is not None:
-                closeness, lost = closeness + declared_part.closeness, lost + declared_part.lost
-                distributions = self._with_units(declared_part.distributions, count)
-            remaining_delta = (delta - lost) * math.exp(-closeness) - reserve
-            laws = LossDistributions(orders=tuple(distributions))
-            found = laws.charged_epsilon(remaining_delta, 2 * pld.composition_slack(count))
-            return found + 2 * closeness <= epsilon
-
-        return fits_budget
+        closeness, lost = count * self.one.closeness, count * self.one.lost
+        distributions = self._composed_units(count)
+        if self.declared is not None:
+            closeness, lost = closeness + self.declared.closeness, lost + self.declared.lost
+            distributions = self._with_units(self.declared.distributions, count)
+        remaining_delta = (delta - lost) * math.exp(-closeness) - reserve
+        laws = LossDistributions(orders=tuple(distributions))
+        found = laws.charged_epsilon(remaining_delta, 2 * pld.composition_slack(count))
+        return found + 2 * closeness <= epsilon
 
     def covers(self, release: SingleRelease) -> float | None:
         account = self._account_of(Composed(parts=((release, 1),)))
@@ -266,8 +261,8 @@ class _PairCurrency(Currency):
         if count not in self._composed_units_cache:
             if len(self._composed_units_cache) > 32:
                 self._composed_units_cache.clear()
-            both_orders = _pairs_of_orders(self.one.distributions, self.one.distributions)
-            self._composed_units_cache[count] = [composed([(distribution, count)]) for distribution, _ in both_orders]
+            orders = self.one.distributions.orders
+            self._composed_units_cache[count] = [composed([(orders[-k], count)]) for k in (0, 1)]
         return self._composed_units_cache[count]
 
     def _with_units(self, distributions: LossDistributions, count: int) -> list[LossDistribution]:

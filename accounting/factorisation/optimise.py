@@ -7,7 +7,7 @@ on reaching the global one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -32,14 +32,11 @@ class _Loss:
 
     def __call__(self, c: Floats) -> tuple[float, Floats]:
         rounds = self.workload.rounds
-        participation: dict[str, Any] = {
-            "rounds": rounds,
-            "separation": self.separation,
-            "participations": self.participations,
-        }
-        pattern = worst_pattern(c, **participation)
+        separation, participations = self.separation, self.participations
+        pattern_of = partial(worst_pattern, rounds=rounds, separation=separation, participations=participations)
+        pattern = pattern_of(c)
         squared_sensitivity = float(pattern @ pattern)
-        gradient_of_sensitivity = 2 * worst_pattern(pattern, **participation, back=True)[: len(c)]
+        gradient_of_sensitivity = 2 * pattern_of(pattern, back=True)[: len(c)]
         unit_vector = np.zeros(rounds)
         unit_vector[0] = 1.0
         d = lfilter([1.0], c, unit_vector)
@@ -48,9 +45,8 @@ class _Loss:
         gradient_of_inverse = self.workload.transposed_column(2 * times * column)
         returned = fftconvolve(d, d)[:rounds]  # the change of d is -(d * d * change of c)
         gradient_of_error = -fftconvolve(gradient_of_inverse, returned[::-1])[rounds - 1 :][: len(c)]
-        return float(
-            np.log(squared_sensitivity) + np.log(squared_error)
-        ), gradient_of_sensitivity / squared_sensitivity + gradient_of_error / squared_error
+        gradient = gradient_of_sensitivity / squared_sensitivity + gradient_of_error / squared_error
+        return float(np.log(squared_sensitivity) + np.log(squared_error)), gradient
 
 
 def banded(bands: int, workload: Workload, *, separation: int, participations: int | None = None) -> Floats:
