@@ -32,6 +32,12 @@ def test_tradeoff_of_a_gaussian():
     np.testing.assert_allclose(found, exact, atol=2e-4)
 
 
+def test_an_infinite_epsilon_allows_every_test_and_rates_are_probabilities():
+    nothing = profile_of_pair(math.inf, 1e-5)
+    assert readings.tradeoff(nothing, [0.0, 0.5]) == pytest.approx([0.0, 0.0])
+    refused(InvalidParameter, "false_positive_rate", readings.tradeoff, nothing, 1.5)
+
+
 def test_posterior_of_an_attacker():
     assert readings.posterior(epsilon=math.log(3), prior=0.5) == pytest.approx(0.75)
 

@@ -176,6 +176,8 @@ def test_what_comes_after_is_counted_with_what_was_before():
     assert dict(repeated(quiet, 4, before=before).parts) == {loud: 5, quiet: 5}
     assert dict(before.then(loud, 1).parts) == {loud: 6, quiet: 1}
     assert dict(Composed.of([loud, loud, quiet, loud]).parts) == {loud: 3, quiet: 1}
+    unordered = Composed(parts=((loud, 2), (quiet, 1)), order=None).then(loud, 3)
+    assert (dict(unordered.parts), unordered.order) == ({loud: 5, quiet: 1}, None)
     for bad in NOT_COUNTS:
         refused(InvalidParameter, "rounds=", repeated, quiet, bad, before=before)
         refused(InvalidParameter, "count=", before.then, quiet, bad)
@@ -240,3 +242,13 @@ def test_cohorts_are_of_the_clients_of_their_account(law):
     refused(
         InvalidParameter, "for 50 clients: its account is of 100 clients", Cohorts, law=law, clients=50, expected=10.0
     )
+
+
+def test_bernoulli_uploads_without_an_account_are_refused():
+    uploads = {"dimension": 4, "floor": 0.1, "adjacency": "zero-out", "l2_clip": 0.2}
+    refused(InvalidParameter, "reference=0.05: must be in", mechanisms.BernoulliChannel, **uploads, reference=0.05)
+    fisher = {"clip_metric": "fisher", "noise_std": 0.1}
+    refused(UnsupportedMechanism, "no account with noise", mechanisms.BernoulliChannel, **uploads, **fisher)
+    sums = mechanisms.BernoulliAggregate(**uploads, cohort=5)
+    capped = mechanisms.CappedPoissonSampling(probability=0.1, cap=6, clients=50)
+    refused(InvalidParameter, "at least `cap` uploads", mechanisms.subsample, sums, capped)
