@@ -14,17 +14,8 @@ from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.explain.account import (
-    ASSUMED_DELTA,
-    Explanation,
-    Opening,
-    Reading,
-    Unit,
-    all_readings,
-    closed,
-    largest_reading,
-    smallest_lower_bound,
-)
+from dpfed.explain import account
+from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening, Reading, Unit
 
 Settings = Mapping[str, object]
 Change = tuple[str, dict[str, Any]]
@@ -381,12 +372,12 @@ class Read:
             delta=self.delta or ASSUMED_DELTA,
         )
         openings = (*self.openings, self.neighbours)
-        every = all_readings(reading, openings)
-        worst = largest_reading(every)
+        every = account.all_readings(reading, openings)
+        worst = account.largest_reading(every)
         best = [one.changes[-1][0] for one in openings]
 
         def epsilon(numbers: Container[int]) -> float:
-            return math.inf if self.unbounded else closed(reading, openings, numbers).epsilon()
+            return math.inf if self.unbounded else account.closed(reading, openings, numbers).epsilon()
 
         is_lower = None not in (population, cohort) and not self.only_above
         return Explanation(
@@ -394,7 +385,7 @@ class Read:
             stated=dict(self.settings),
             worst=worst,
             epsilon=math.inf if self.unbounded else worst.epsilon(),
-            at_least=smallest_lower_bound(every) if is_lower else 0.0,
+            at_least=account.smallest_lower_bound(every) if is_lower else 0.0,
             openings=openings,
             alone=tuple((words, epsilon({number})) for number, words in enumerate(best)),
             steps=tuple(
