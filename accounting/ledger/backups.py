@@ -112,7 +112,8 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     continues it.
     Errors: LedgerError.
     """
-    head = read_head(path)
+    head, source = read_head(path), Ledger.so_far(path)
+    check_head(source, head, needed=bool(source.header.about.get("head_kept")))
     data = _whole_lines(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +122,6 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     partial, target = folder / f"{path.name}.partial", folder / path.name
     _write_file(partial, data)
     copy = Ledger.read(partial)
-    check_head(copy, head, needed=bool(copy.header.about.get("head_kept")))
     if target.exists() and not data.startswith(earlier := _whole_lines(target)):
         raise LedgerError(
             f"{target}: holds {len(earlier):,} bytes that {path} does not begin with, so it is a copy of another "

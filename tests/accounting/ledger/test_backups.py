@@ -57,6 +57,17 @@ def test_copies_while_a_run_appends_are_whole(ledger, tmp_path):
     assert backup(ledger.path, tmp_path / "copy").entries == 60
 
 
+def test_a_ledger_that_is_not_whole_is_named_and_not_copied(ledger, tmp_path):
+    """The message named the copy, which stayed in the folder."""
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole.replace(b'"noise_std":', b'"noise_std":1', 1))
+    refused(LedgerError, f"^{ledger.path}, line 2", backup, ledger.path, tmp_path / "copy")
+    backups.write_head(ledger.path, ledger.head)
+    ledger.path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    refused(LedgerError, f"^{ledger.path}: has no line of hash", backup, ledger.path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_copy_of_another_ledger_is_not_replaced(ledger, tmp_path):
     backup(ledger.path, tmp_path / "copy")
     other = Ledger.create(tmp_path / "ledger.jsonl", Header(unit="client", clients=11, randomness="secure"))
