@@ -136,8 +136,8 @@ def refuse_wrong_sampler(who: CustomCohorts, randomness: Randomness) -> None:
         )
 
 
-def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS) -> str | None:
-    """Return how the cohorts of these rounds contradict the stated distribution; None if no test fails.
+def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
+    """Return how the cohorts of 10,000 rounds contradict the stated distribution; None if no test fails.
 
     Claim: a sampler with that distribution fails with probability at most FALSE_ALARM, by a union bound over exact
     binomial tests: the number of rounds of each client and
@@ -150,10 +150,10 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
         who = who.sampler.cohorts(_MOST_CLIENTS, max(round(who.expected * _MOST_CLIENTS / who.clients), 1))
     n, q, cohort, fixed = who.clients, who.law.probability, int(who.expected), who.law.fixed_size
     alpha = FALSE_ALARM / (3 + 2 * len(_LAGS))
-    counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(rounds, np.int64)
+    counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(ROUNDS, np.int64)
     again = {lag: np.zeros(n, dtype=np.int64) for lag in _LAGS}
     before: deque[NDArray[np.bool_]] = deque(maxlen=max(_LAGS))
-    for number in range(rounds):
+    for number in range(ROUNDS):
         present = np.zeros(n, dtype=bool)
         present[who.sample(randomness, number)] = True
         sizes[number] = present.sum()
@@ -168,29 +168,29 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
     widths = [1 << level for level in range(n.bit_length() + 1)]
     blocks = [(first, min(first + width, n)) for width in widths for first in range(0, n, width)]
     parts = np.array([counts[first:end].sum() for first, end in blocks])
-    place, chance = _least_likely(parts, np.array([rounds * (end - first) for first, end in blocks]), q)
+    place, chance = _least_likely(parts, np.array([ROUNDS * (end - first) for first, end in blocks]), q)
     if chance < alpha:
         first, end = blocks[place]
         return (
-            f"clients {first} to {end - 1} take part {parts[place]} times in {rounds} rounds; "
-            f"{rounds * q * (end - first):.0f} times are expected."
+            f"clients {first} to {end - 1} take part {parts[place]} times in {ROUNDS} rounds; "
+            f"{ROUNDS * q * (end - first):.0f} times are expected."
         )
     together = q * (cohort - 1) / max(n - 1, 1) if fixed else q * q
-    place, chance = _least_likely(neighbours, rounds, together)
+    place, chance = _least_likely(neighbours, ROUNDS, together)
     if n > 1 and chance < alpha:
         return (
-            f"clients {place} and {(place + 1) % n} take part together in {neighbours[place]} of {rounds} rounds; "
-            f"{rounds * together:.1f} are expected."
+            f"clients {place} and {(place + 1) % n} take part together in {neighbours[place]} of {ROUNDS} rounds; "
+            f"{ROUNDS * together:.1f} are expected."
         )
     most = np.arange(n)
-    place, chance = _least_likely(np.searchsorted(np.sort(sizes), most, side="right"), rounds, bdtr(most, n, q))
+    place, chance = _least_likely(np.searchsorted(np.sort(sizes), most, side="right"), ROUNDS, bdtr(most, n, q))
     if not fixed and chance < alpha:
         return (
             f"cohorts have {sizes.mean():.2f} clients on average, with variance {sizes.var():.2f}; {n * q:.2f} and "
             f"{n * q * (1 - q):.2f} are expected."
         )
     for lag, both in again.items():
-        pairs = sum(number % (2 * lag) >= lag for number in range(rounds))
+        pairs = sum(number % (2 * lag) >= lag for number in range(ROUNDS))
         of_all = np.array([both.sum()])
         for found, trials in ((both, pairs), (of_all, pairs * n)):
             place, chance = _least_likely(found, trials, q * q)

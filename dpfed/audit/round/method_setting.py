@@ -191,10 +191,8 @@ def _single_round_configuration(config: Config) -> Config:
     return parse(tables, source="audit of one round")
 
 
-@cache
-def _secure_check_once() -> Check:
-    """Return the check of secure randomness, which is made once, since all methods draw from one source."""
-    return secure_check()
+_secure_check_once = cache(secure_check)
+"""Check of secure randomness, made once, since all methods draw from one source."""
 
 
 def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:

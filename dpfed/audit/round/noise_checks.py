@@ -198,17 +198,16 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     count = len(vectors)
     largest = float(products.abs().max()) if count > 1 else 0.0
     limit = float(-ndtri(FALSE_ALARM / count**2)) / math.sqrt(stacked.shape[1])
+    fault = "noise that is repeated"
+    if limit <= _SAME:
+        alike = min(limit + 2 / math.sqrt(stacked.shape[1]), 1.0)
+        fault += f", or has correlation {alike:.2f} with that of another round"
     return Check(
         name="seeds",
         passed=repeated == 0 and (largest < limit or limit > _SAME),
         detail=f"{count} noise vectors of {ROUNDS} rounds: {repeated} equal to another one, largest correlation "
         f"{largest:.3f}" + (f", expected below {limit:.3f}" if limit <= _SAME else " (too short to judge)"),
-        would_find="noise that is repeated"
-        + (
-            f", or has correlation {min(limit + 2 / math.sqrt(stacked.shape[1]), 1.0):.2f} with that of another round"
-            if limit <= _SAME
-            else ""
-        ),
+        would_find=fault,
     )
 
 

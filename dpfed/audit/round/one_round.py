@@ -334,11 +334,6 @@ class OneRound:
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
         return UploadedRows(bounded=seen.bounded, coded=seen.given, arrived=arrived)
 
-    @property
-    def sampled(self) -> bool:
-        """True if the sampler draws a cohort; False if all clients take part."""
-        return not self.method.sampler.law.takes_all
-
     def rows_of_client(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
         """Return the rows [n, width] of the client under test as they arrive, one for each trial."""
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived

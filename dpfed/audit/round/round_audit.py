@@ -165,7 +165,7 @@ def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> l
     pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
     if claim.visible_output == "uploads":
         return pairs_of_uploads(pairs, bound=claim.bound, size=size)
-    return with_count_pair(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
+    return with_count_pair(pairs, adjacency, bound=claim.bound) if counted and not claim.sampled else pairs
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, rounds: int = 1) -> list[Check]:
