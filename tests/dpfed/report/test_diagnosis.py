@@ -161,7 +161,7 @@ def test_a_run_with_a_cause_is_not_called_well(capsys, causes, words):
     cause = Cause(
         cause="divergence", words="25.8% of the updates are not finite", key="local.learning_rate", advice="lower"
     )
-    _show_findings([], [cause] * causes, True)
+    _show_findings([], [cause] * causes, True, None)
     assert words in capsys.readouterr().out
 
 
