@@ -44,7 +44,7 @@ def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
 
 
 def test_a_release_whose_noise_varies_is_charged_with_the_least(project):
-    """Its line has the noise that arrived."""
+    """The line of a round has the noise that arrived."""
     project.charge(release(0), run="a")
     more, less = poisson(0.05, 2.0), poisson(0.05, 1.0)
     refused(BudgetSpent, "differ from this project's unit", project.charge, release(1, more), run="a", worst=less)

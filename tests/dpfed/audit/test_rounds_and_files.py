@@ -115,7 +115,7 @@ def test_values_at_the_ends_of_their_types_are_no_crash(folder, name, edit, chec
 
 
 def test_rows_of_an_interrupted_round_are_in_no_release():
-    """Of a schedule that was resumed: its rows are not recorded, and nothing of it was used."""
+    """An interrupted round of a resumed schedule has no recorded rows, and nothing of it was used."""
     made = RoundRecord(round=1, cohort=2, participants=2, largest_norm=1.0, longest_added=1.0)
     lost = RoundRecord(round=2, cohort=2, participants=2, aborted=INTERRUPTED, noise_known=False)
     config = SimpleNamespace(privacy=object())

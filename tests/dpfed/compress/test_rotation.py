@@ -13,7 +13,7 @@ from dpfed.errors import ConfigError
 
 
 def outputs(block):
-    """Where the rotated coordinates of a block go."""
+    """Return the places to which the rotated coordinates of a block go."""
     return slice(block.start, block.start + block.count * block.size)
 
 

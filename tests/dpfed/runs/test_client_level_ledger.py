@@ -106,7 +106,7 @@ def test_equal_numbers_of_another_type_are_the_same_plan(tmp_path):
 @pytest.mark.parametrize("known", [None, 2])
 @pytest.mark.parametrize("released", [False, True])
 def test_integers_of_another_dimension_are_not_of_the_plan(tmp_path, known, released):
-    """Its epsilon is that of rounds like the planned, or like the first, and depends on the dimension."""
+    """The epsilon is that of rounds like the planned, or like the first, and depends on the dimension."""
     begun = level(tmp_path, noise="discrete-gaussian", dimension=known)
     if released:
         step = next(begun.rounds())
@@ -132,7 +132,7 @@ def test_a_loop_is_continued_from_a_copy(tmp_path):
 
 @pytest.mark.parametrize("left", [None, 0, 40])
 def test_a_ledger_that_is_lost_beside_its_head_is_not_begun_anew(tmp_path, left):
-    """Its releases were forgotten, with the head that named them, and its clients' key was replaced."""
+    """The releases were forgotten, with the head that named them, and the clients' key was replaced."""
     names = [f"ward {i}" for i in range(60)]
     _one_round(tmp_path, clients=names)
     ledger, copy = tmp_path / "l.jsonl", backups.backup(tmp_path / "l.jsonl", tmp_path / "copy")
