@@ -267,7 +267,7 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     (plans / "hang-0-at-4").touch()
     nodes = [f'partition-id={client} data="{tmp_path}/own{client}.safetensors"' for client in range(2)]
     loopback.start(nodes)
-    loopback.begin(app, "timeout=60.0")
+    loopback.begin(app)
     _until((plans / "1-hangs").exists, "client 1 has not come to round 2")
     loopback.kill("node1")
     _until((plans / "0-hangs").exists, "client 0 has not come to round 3")
@@ -307,17 +307,27 @@ from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.node_ledger import NodeLedger
 
 PLANS = Path({plans!r})
-real = NodeLedger.keep
+keep, admit = NodeLedger.keep, NodeLedger.admit
 
 
-def keep(self, plan, number, upload):
-    node = self.path.parent.name
-    _hang(f"{{node}}-before-{{number}}")
-    kept = real(self, plan, number, upload)
-    with (PLANS / f"kept-{{node}}").open("a") as file:
-        file.write(f"{{number}} {{sha256(upload).hexdigest()}}\\n")
-    _hang(f"{{node}}-after-{{number}}")
+def keeps(self, plan, number, upload):
+    _hang(f"{{self.path.parent.name}}-before-{{number}}")
+    kept = keep(self, plan, number, upload)
+    _sent(self, number, kept)
+    _hang(f"{{self.path.parent.name}}-after-{{number}}")
     return kept
+
+
+def admits(self, plan, number, **more):
+    stored = admit(self, plan, number, **more)
+    if stored is not None:
+        _sent(self, number, stored)
+    return stored
+
+
+def _sent(ledger, number, upload):
+    with (PLANS / f"sent-{{ledger.path.parent.name}}").open("a") as file:
+        file.write(f"{{number}} {{sha256(upload).hexdigest()}}\\n")
 
 
 def _hang(place):
@@ -326,7 +336,7 @@ def _hang(place):
         time.sleep(3600)
 
 
-NodeLedger.keep = keep
+NodeLedger.keep, NodeLedger.admit = keeps, admits
 app = client_app(Path(__file__).with_name("config.toml"))
 '''
 
@@ -353,22 +363,22 @@ def test_nodes_of_a_deployed_app_keep_their_ledgers_through_kills(tmp_path, loop
     loopback.start(own)
     loopback.begin(app)
     _until((plans / "at-1-after-1").exists, "node 1 has not stored its upload of round 2")
-    _until(lambda: len((plans / "kept-0").read_text().splitlines()) == 2, "node 0 has not answered round 2")
+    _until(lambda: len((plans / "sent-0").read_text().splitlines()) == 2, "node 0 has not answered round 2")
     loopback.end()
     assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0]
     assert [charged(0), charged(1)] == [[0, 1], [0, 1]]
     (plans / "hang-1-after-1").unlink()
     loopback.start(own)
-    loopback.begin(app, "resume=true", "timeout=60.0")
+    loopback.begin(app, "resume=true")
     _until((plans / "at-0-before-2").exists, "node 0 has not come to round 3")
     loopback.kill("node0")
     assert loopback.end_of_run() == "finished:completed"
     assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0, 1, 2]
     assert [charged(0), charged(1)] == [[0, 1, 2], [0, 1, 2]], "one line a round, that of the upload that was lost too"
-    for number, rounds_kept in ((0, [0, 1, 1]), (1, [0, 1, 1, 2])):
-        kept = [line.split() for line in (plans / f"kept-{number}").read_text().splitlines()]
-        assert [int(one) for one, _ in kept] == rounds_kept
-        assert kept[1] == kept[2], "the second request for round 2 gets the stored upload"
+    for number, answered in ((0, [0, 1, 1]), (1, [0, 1, 1, 2])):
+        sent = [line.split() for line in (plans / f"sent-{number}").read_text().splitlines()]
+        assert [int(one) for one, _ in sent] == answered
+        assert sent[1] == sent[2], "the second request for round 2 gets the stored upload"
     assert [one["arrived"] for one in lines(tmp_path / "app-run", "diagnostics.jsonl")] == [2, 2, 1]
     (plans / "hang-0-before-2").unlink()
     loopback.end()
