@@ -167,8 +167,14 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
     Direction of error: upper bound.
     """
     target = require.open_probability(delta=delta)
-    if not mechanisms:
+    neighbours = dict.fromkeys(str(one.adjacency) for one in mechanisms)
+    if not neighbours:
         raise InvalidParameter("no mechanism is given: give the mechanism of one run.")
+    if len(neighbours) > 1:
+        raise UnsupportedMechanism(
+            f"the candidates have neighbours {', '.join(neighbours)}, but one epsilon is for one kind of neighbours. "
+            "Set an adjacency that all candidates have (privacy.adjacency)."
+        )
     bounds = [_epsilon_by_profiles(mechanisms, runs, target)]
     if not any(overflow(one) > 0 for one in mechanisms):
         bounds.append(_epsilon_by_renyi(mechanisms, runs, target))

@@ -111,6 +111,7 @@ def budget(
         "plot": plot,
         "table": table or None,
         "second_opinion": second_opinion or None,
+        "precision": precision or None,
         "group": None if group == 1 else group,
         "certificate": None if certificate == "none" else certificate,
     }
@@ -159,6 +160,7 @@ def budget(
         refuse(
             "--over: the map shows every epsilon", "epsilon", *targets, "compare", "second_opinion", "table", "group"
         )
+        refuse("--over: a precise epsilon takes minutes at every point of a map", "precision")
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return

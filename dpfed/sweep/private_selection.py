@@ -57,12 +57,6 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         )
     rounds = [cell.config.federation.rounds for cell in cells]
     mechanisms = tuple(map(PrivacyTarget.mechanism_of_run, private, rounds))
-    neighbours = dict.fromkeys(str(one.adjacency) for one in mechanisms)
-    if len(neighbours) > 1:
-        raise ConfigError(
-            f"--private-selection: the candidates have neighbours {', '.join(neighbours)}, but one epsilon is for "
-            "one kind of neighbours. Set privacy.adjacency to a kind that all candidates have."
-        )
     return Candidates(cells=cells, mechanisms=mechanisms, delta=private[0].delta)
 
 

@@ -118,6 +118,8 @@ def test_gamma_gives_the_mean(eta):
 def test_what_is_not_proven_is_refused():
     coins = BernoulliAggregate(dimension=9, floor=0.1, adjacency="zero-out", l2_clip=0.1, cohort=10, overflow=1e-9)
     refused(InvalidParameter, "no mechanism is given", lambda: selection.epsilon(runs=RandomRuns(mean=3.0), delta=1e-5))
+    both = gaussian(1.0), gaussian(1.0, adjacency="zero-out")
+    refused(UnsupportedMechanism, "one kind", selection.epsilon, *both, runs=RandomRuns(mean=3.0), delta=1e-5)
     refused(UnsupportedMechanism, "is known at delta", selection.epsilon, coins, runs=RandomRuns(mean=3.0), delta=1e-10)
     many = {"mean": 2e6, "law": "poisson"}
     for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}, many):

@@ -76,6 +76,14 @@ def test_cohorts_are_an_axis(capsys, sampling):
     assert found["epsilon"][2][1] == pytest.approx(accountant.epsilon(plan.run(2.0, 2), delta=1e-4), rel=1e-12)
 
 
+def test_a_bound_of_a_paper_outside_its_conditions_is_no_cell(capsys):
+    over = ["--over", "noise-multiplier=.1:9", "--over", "rounds=1:2", "--sampling", "fixed"]
+    found = map_of(capsys, *over, "--accountant", "fed-smp-theorem")
+    plan = Plan(clients=600, cohort=30, delta=1e-4, sampling="fixed")
+    assert not accountant.guarantee(plan.run(0.1, 1), delta=1e-4, accountant="fed-smp-theorem").valid
+    assert found["epsilon"][0][0] is None
+
+
 @pytest.mark.drawn
 def test_the_figure_is_a_png(tmp_path, capsys):
     path = tmp_path / "map.png"
@@ -102,6 +110,7 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         (["--over", "cohort=1:601", "--over", "noise-multiplier=1:2", "--rounds", "3"], "at most 600"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--epsilon", "1"], "--epsilon with --over"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--table"], "--table with --over"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--precision"], "--precision with --over"),
     ],
 )
 def test_mistakes_are_refused(capsys, arguments, message):

@@ -11,6 +11,7 @@ from run_folders import PRIVATE, summary
 from accounting import Composed
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
+from accounting.errors import UnsupportedMechanism
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import build
@@ -162,5 +163,5 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
 )
 def test_what_has_no_account_is_refused_before_anything_is_drawn(old, new, words, planned):
     one = planned((old, new))
-    refused(ConfigError, words, select_best_run, one, RUNS, jobs=1)
+    refused((ConfigError, UnsupportedMechanism), words, select_best_run, one, RUNS, jobs=1)
     assert not one.folder.exists()
