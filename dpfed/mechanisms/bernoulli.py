@@ -93,7 +93,7 @@ class Coins(Stage):
 class PrivateCoins(Private):
     """Bernoulli uploads that are private without added noise, as `coins` describes them, on a cohort of `sampling`.
 
-        p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
+        p = clip(reference + row, edge, 1 - edge), or clip(p + N(0, noise_std^2), edge, 1 - edge);   m ~ Bern(p)
 
     with edge and noise_std of the description: the charged samples are the drawn ones. Claim: a round is `mechanism()`,
     if every row obeys the description's clips (`dpfed.stages.clip.ClipMoves`; `dpfed.stages.chain` ensures it).
@@ -283,7 +283,7 @@ class PrivateCoins(Private):
         """Return samples [k], bool, of the probabilities reference + row, after noise and clip."""
         if not self.coins.noise_std:
             return bernoulli_draws(reference, row, self.edge, self.randomness, purpose, *path)
-        probabilities = _moved_reference(reference, row)
+        probabilities = _moved_reference(reference, row).clamp(self.edge, 1 - self.edge)  # as charged, before the noise
         noise = self.randomness.normal(len(reference), purpose + ".noise", *path, device=str(reference.device))
         clipped = (probabilities + self.coins.noise_std * noise).clamp(self.edge, 1 - self.edge)
         uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)

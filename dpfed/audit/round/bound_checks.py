@@ -11,6 +11,7 @@ from scipy.special import bdtr
 from scipy.stats import chi2
 from torch import Tensor
 
+from accounting.bernoulli import debias
 from accounting.mechanisms import BernoulliAggregate
 from dpfed.audit.round.one_round import PUBLIC_SEEDS, Claim, OneRound
 from dpfed.audit.round.whole_round import WholeRounds
@@ -161,19 +162,20 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     assert stage is not None
     trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
     rarest, likely = 1.0, 1.0
+    least, _ = debias.reachable(c=claim.coins.floor, noise_std=claim.coins.noise_std)
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
         ones = float(world.rows_of_client(torch.zeros(size), trials).double().sum())
         drawn = len(trials) * one.projection.sent * stage.trials
         rare = ones if start == 0.0 else drawn - ones
-        likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
+        likely = min(likely, float(bdtr(rare, drawn, least)))
         rarest = min(rarest, rare / drawn)
     return Check(
         name="floor",
         passed=likely >= FALSE_ALARM,
-        detail=f"the rarer value has {rarest:.4f} of the samples, the claim is at least {claim.coins.floor:g}; p-value "
+        detail=f"the rarer value has {rarest:.4f} of the samples, the claim is at least {least:g}; p-value "
         f"of so small a part: {likely:.2g}",
-        would_find=f"the rarer value with {max(0.0, 1 - 6.4 / math.sqrt(drawn * max(claim.coins.floor, 1e-9))):.0%} of "
+        would_find=f"the rarer value with {max(0.0, 1 - 6.4 / math.sqrt(drawn * max(least, 1e-9))):.0%} of "
         "the claimed probability",
     )
 
@@ -189,19 +191,17 @@ def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
     update = torch.randn(size, generator=torch.Generator().manual_seed(8))
     client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS // 10, dtype=np.int64)
     theta = one.reference.double() + one.upload(update[None], client).bounded[0].double()
-    theta = theta.clamp(stage.edge, 1 - stage.edge)
-    ones = one.rows_of_client(update, drawn).double().sum(dim=0)
+    theta = theta.clamp(stage.edge, 1 - stage.edge).cpu()
+    theta = torch.from_numpy(debias.clipped_mean(theta, c=stage.edge, noise_std=claim.coins.noise_std))
+    ones = one.rows_of_client(update, drawn).double().sum(dim=0).cpu()
     number = len(drawn) * stage.trials
-    spread = theta * (1 - theta) if not claim.coins.noise_std else torch.full_like(theta, 0.25)
-    scores = (ones - number * theta) / (number * spread).sqrt()
+    scores = (ones - number * theta) / (number * theta * (1 - theta)).sqrt()
     total = float(scores.square().sum())
     likely = 2 * min(float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))))
-    likely = min(1.0, likely) if not claim.coins.noise_std else 1.0
     return Check(
         name="samples",
         passed=likely >= FALSE_ALARM,
         detail=f"{number} samples of a client in {len(scores)} coordinates; p-value of their frequencies: {likely:.2g}",
-        would_find=None
-        if claim.coins.noise_std
-        else f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from those of the move",
+        would_find=f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from those of the "
+        "move",
     )

@@ -69,6 +69,14 @@ def test_noise_bends_the_mean_and_correction_straightens_it(correction, noise_st
     assert not within(bare.server(total, now) / trials, torch.full((4,), 0.12), 0.5, trials)
 
 
+def test_probabilities_are_clipped_before_their_noise_too():
+    """The account is of means in [g(edge), g(1 - edge)], also for moves and public probabilities beyond the edge."""
+    origin, row = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, -1.0, 0.0])
+    low, high = debias.reachable(c=0.1, noise_std=0.5)
+    masks = drawn(private_coins(RANDOMNESS, 0.1, noise_std=0.5), origin, row, 10_000)
+    assert within(masks.mean(dim=0), torch.tensor([high, low, low]), 0.5, 10_000)
+
+
 def test_padding_keeps_the_number_of_coins_and_the_mean():
     """Whether 3 of 10 slots or 9 are filled, the total is of 10 coins of the public theta: same mean, same variance."""
     origin = torch.full((20_000,), 0.3)
