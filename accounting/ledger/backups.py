@@ -112,6 +112,7 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     continues it.
     Errors: LedgerError.
     """
+    path = regular_file.one_path(path)
     head, source = read_head(path), Ledger.so_far(path)
     check_head(source, head, needed=bool(source.header.about.get("head_kept")))
     data = _whole_lines(path)
@@ -120,6 +121,8 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     except OSError as error:
         raise LedgerError(f"{folder}: is no folder and cannot be made one ({error.strerror}). Name a folder.") from None
     partial, target = folder / f"{path.name}.partial", folder / path.name
+    if target.exists() and target.samefile(path):
+        raise LedgerError(f"{folder}: is the folder of the ledger, where a copy would replace it. Use another folder.")
     _write_file(partial, data)
     copy = Ledger.read(partial)
     if target.exists() and not data.startswith(earlier := _whole_lines(target)):
@@ -144,6 +147,7 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     `last_head`.
     Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
     """
+    copy, path = regular_file.one_path(copy), regular_file.one_path(path)
     lock = path.parent / f"{path.name}.lock"  # of the writers, so that no release is charged meanwhile
     with lock_held(FileLock(lock), "restored", seconds=PATIENCE) if lock.exists() else nullcontext():
         return _restored(copy, path, last_head, nothing_since)

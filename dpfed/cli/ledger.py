@@ -248,7 +248,7 @@ def _check_head(head: str | None) -> None:
 
 def _checked_ledger(path: Path) -> Ledger:
     """Return the ledger. LedgerError unless its last entry has the hash in the head file."""
-    kept = backups.read_head(path)
+    kept = backups.read_head(regular_file.one_path(path))
     read = Ledger.read(path)
     backups.check_head(read, kept, needed=bool(read.header.about.get("head_kept")))
     return read

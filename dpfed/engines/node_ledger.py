@@ -189,7 +189,7 @@ class NodeLedger:
         delta: float | None = None,
         records: RecordNoise | None = None,
     ) -> None:
-        self.path, self.records = Path(path), records
+        self.path, self.records = regular_file.one_path(path), records
         if (epsilon is None) != (delta is None) or (epsilon is None and records is None):
             raise ConfigError(
                 f"{path}: epsilon={epsilon}, delta={delta} of a node's ledger: would charge nothing. Give both for a "

@@ -68,13 +68,14 @@ class EqualRounds:
         self._charged = charged
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return self._epsilon_after(self._charged + 1)
+        return self.epsilon_after(self._charged + 1)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         self._charged += release is not None
-        return self._epsilon_after(self._charged)
+        return self.epsilon_after(self._charged)
 
-    def _epsilon_after(self, count: int) -> float:
+    def epsilon_after(self, count: int) -> float:
+        """Return epsilon of `count` rounds."""
         while len(self._values) <= count:
             self._values.append(next(self._stream))
         return _stated_epsilon(

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
+from accounting.compose import accountant
 from accounting.ledger import Aborted, Header, Planned
-from accounting.mechanisms import SingleRelease, sampling_of, schedule_of, subsample, unsampled
+from accounting.mechanisms import Composed, SingleRelease, sampling_of, schedule_of, subsample, unsampled
 from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from dpfed import replayed
 from dpfed.config.tables import plain_values
@@ -183,7 +184,7 @@ class ClientLevel:
         self._form: UpdateForm | None = None
         self._step: Step | None = None
         self._state: ServerState | None = None
-        self._spent: EqualRounds | None = None
+        self._account: EqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._open_book(ledger, plan)
         drawn_by = self._parts.sampler.ids
@@ -252,7 +253,7 @@ class ClientLevel:
         """Return True if all rounds are done, or another round would exceed epsilon (`stopped_by`). Draws no cohort."""
         if self._book.rounds_done >= self.rounds_planned:
             self.stopped_by = "rounds"
-        elif self._target is not None and not self._is_affordable(self._target):
+        elif not self._is_affordable():
             self.stopped_by = "budget"
         return self.stopped_by != ""
 
@@ -297,7 +298,6 @@ class ClientLevel:
         nowhere = torch.zeros(form.size, device=form.device)
         before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
-        spent = self._spending(machine.privacy_target)  # before this round is charged: it counts earlier rounds only
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
@@ -308,8 +308,7 @@ class ClientLevel:
         )
         # Set after the release: updates that are refused leave no form behind that other updates would have to have.
         self._form, self._machine, self._target = given or self._form, machine, self._target or machine.privacy_target
-        self._state, self._spent = done.state, spent
-        spent.charge(done.release)
+        self._state = done.state
         self._book.note_diagnostics(replace(done.whole_record(), seconds=time.monotonic() - self._began))
         assert done.mean is not None
         return form.with_form(done.mean)
@@ -329,19 +328,18 @@ class ClientLevel:
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 
-    def _is_affordable(self, privacy_target: PrivacyTarget) -> bool:
-        """Return True if one more round does not exceed the budget."""
-        self._spent = self._spending(privacy_target)
-        after = self._spent.with_round(np.zeros(0, dtype=np.int64), 0)
-        return privacy_target.budget is None or after <= privacy_target.budget
-
-    def _spending(self, privacy_target: PrivacyTarget) -> EqualRounds:
-        """Return the account of the ledger's releases."""
-        if self._spent is not None:
-            return self._spent
-        scheduled = self._parts.sampler.law.is_schedule
-        charged = self._book.rounds_done if scheduled else len(self._book.ledger.releases)
-        return EqualRounds(privacy_target, self.rounds_planned, charged)
+    def _is_affordable(self) -> bool:
+        """Return True if one more round, after all charges in the ledger, does not exceed epsilon."""
+        table, ledger = self._parts.config.privacy, self._book.ledger
+        assert table is not None
+        charged = self._book.rounds_done if self._parts.sampler.law.is_schedule else len(ledger.releases)
+        if table.epsilon is None or (self._target is None and not charged):
+            return True
+        if self._target is None:  # the dimension is not known yet; a further round must equal those of the ledger
+            rounds = Composed(parts=((ledger.shared_releases[-1].mechanism, charged + 1),))
+            return accountant.epsilon(rounds, delta=self.delta) <= table.epsilon
+        self._account = self._account or EqualRounds(self._target, self.rounds_planned, 0)
+        return self._account.epsilon_after(charged + 1) <= table.epsilon
 
     def _require_open_step(self, step: Step) -> None:
         if self._step is step:
@@ -450,7 +448,7 @@ def _temporary_ledger(owner: ClientLevel) -> Path:
 
 def _require_affordable_round(privacy_target: PrivacyTarget, rounds: int) -> None:
     """Raise ConfigError if a single round would exceed epsilon."""
-    after = EqualRounds(privacy_target, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
+    after = EqualRounds(privacy_target, rounds, 0).epsilon_after(1)
     if privacy_target.budget is not None and after > privacy_target.budget:
         raise ConfigError(over_budget_text(privacy_target, after))
 

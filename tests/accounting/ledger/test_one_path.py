@@ -13,9 +13,10 @@ from reference.shorthand import poisson, release
 from refusals import refused
 
 from accounting.errors import LedgerError
-from accounting.ledger.backups import backup
+from accounting.ledger.backups import backup, restore
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import replace_content
+from dpfed.cli import status
 from dpfed.cli.output import write_file
 from dpfed.errors import RunError
 
@@ -50,6 +51,25 @@ def test_a_charge_by_a_symbolic_link_is_not_forgotten(project: Path, linked: str
     project.write_text("".join(lines[:-1]))
     for path in (project, link):
         refused(LedgerError, "Lines are missing", ProjectLedger.open, path)
+
+
+def test_a_copy_is_made_checked_and_restored_by_a_symbolic_link(project: Path, tmp_path: Path) -> None:
+    """The head was looked for beside the link, and a restore put a second ledger in the place of the link."""
+    link = tmp_path / "there" / "p.jsonl"
+    link.parent.mkdir()
+    link.symlink_to(project)
+    assert status(["ledger", "verify", str(link)]) == 0
+    copy = backup(link, tmp_path / "copy").path
+    project.with_name("p.jsonl.head").unlink()
+    restore(copy, link, nothing_since=True)
+    charge(link, "b")
+    assert len(ProjectLedger.open(project).ledger.entries) == 2
+
+
+def test_a_copy_does_not_replace_its_ledger(project: Path) -> None:
+    """A charge that came while the copy was made was lost, with its head."""
+    refused(LedgerError, "is the folder of the ledger", backup, project, project.parent)
+    assert sorted(one.name for one in project.parent.iterdir()) == ["p.jsonl", "p.jsonl.head", "p.jsonl.lock"]
 
 
 def test_a_ledger_with_two_hard_links_is_not_charged(project: Path) -> None:

@@ -130,6 +130,14 @@ def test_records_are_charged_for_every_upload_and_never_added(tmp_path):
     refused(LedgerError, "budget of a client", NodeLedger, tmp_path / "node.jsonl", records=records)
 
 
+def test_a_symbolic_link_names_the_ledger_of_records_too(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "node.jsonl").symlink_to(tmp_path / "node.jsonl")
+    records = RecordNoise.poisson(**RECORDS, epsilon=4.0)
+    answer(ledger(tmp_path, records=records), PLAN, 0)
+    assert ledger(tmp_path / "there", records=records).report()["records"]["uploads"] == 1
+
+
 def test_a_ledger_of_records_alone(tmp_path):
     """Charges and refuses uploads as beside a client's budget; an app that protects clients is refused."""
     node = NodeLedger(tmp_path / "node.jsonl", records=RecordNoise.poisson(**RECORDS, epsilon=1.5))

@@ -120,6 +120,27 @@ def test_integers_of_another_dimension_are_not_of_the_plan(tmp_path, known, rele
     assert step.release(rows(step, size=2)).shape == (2,)
 
 
+@pytest.mark.parametrize(("fault", "dimension"), [("continued", None), ("head not written", D)])
+def test_the_budget_ends_a_loop_that_was_interrupted(tmp_path, monkeypatch, fault, dimension):
+    """Each continuation without `dimension`, and each round that failed after its charge, had one round too many."""
+    plan = {"epsilon": 1.5, "rounds": 50, "noise": "discrete-gaussian", "dimension": dimension}
+    private, write_head = level(tmp_path, **plan), backups.write_head
+    for _ in range(3):
+        if fault == "continued":
+            releases(private)
+            private = level(tmp_path, **plan)
+        else:
+            step = next(private.rounds())
+            with monkeypatch.context() as patch:
+                patch.setattr(backups, "write_head", lambda *_: write_head(tmp_path / "no folder" / "l.jsonl", "0"))
+                refused(LedgerError, "cannot be written", step.release, rows(step))
+    releases(private)
+    assert private.stopped_by == "budget"
+    ledger = Ledger.read(private.ledger)
+    assert 3 < len(ledger.releases) < 50
+    assert 1.4 < ledger.if_fixed_in_advance(private.delta).epsilon <= 1.5
+
+
 def test_a_loop_is_continued_from_a_copy(tmp_path):
     """A restore left no head, without which a loop cannot continue. A run keeps its head elsewhere."""
     _one_round(tmp_path)
