@@ -52,7 +52,7 @@ KINDS = {
         "noise_multiplier = 1.0\nmax_grad_norm = 1.0\nbatch_size = 32\nnum_samples = 640\nlocal_epochs = 1\n"
         "num_rounds = 20\npoisson_sampling = true"
     ),
-    "TFF: `dp_aggregator`": TFF + "num_clients = 3400\nnum_rounds = 1500",
+    "TFF: `gaussian_fixed`": TFF + "num_clients = 3400\nnum_rounds = 1500",
     "TFF: DP-FTRL, tree aggregation": TFF + 'num_rounds = 64\naggregator = "tree_aggregation"',
     "pfl: users in turn": PFL,
     "pfl: noise of a larger cohort": PFL + "noise_cohort_size = 1000",

@@ -76,7 +76,7 @@ def _solved(reading: Reading, with_lower_bound: bool) -> budget.Budget | None:
     try:
         plan = Plan(
             clients=reading.population,
-            sampling=sampling_of_keys(reading.sampling, {"cohort": reading.cohort}),
+            sampling=sampling_of_keys(reading.sampling, {"cohort": min(reading.cohort, reading.population)}),
             adjacency=Adjacency.REPLACE_ONE if twice else reading.adjacency,
             delta=delta,
         )

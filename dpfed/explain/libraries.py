@@ -79,6 +79,8 @@ def _filter(settings: Settings) -> Explanation:
     )
 
 
+RATE = ("sample_rate", "sampling_probability")
+ACCUMULATED = ("gradient_accumulation_steps", "accumulation_steps", "accumulate_grad_batches")
 _MANY = 10**6
 """Number of records of a reading that knows only the sampling rate."""
 
@@ -88,15 +90,17 @@ def _opacus(settings: Settings) -> Explanation:
     read = Read(settings, "record")
     microbatches = count(settings, "num_microbatches", "microbatches")
     records, batch = read.population(*RECORDS), largest_count(settings, *BATCH)
-    rate, known = stated_number(settings, "sample_rate", "sampling_probability"), records
+    rate, known = stated_number(settings, *RATE), records
     if rate is not None and not 0 < rate <= 1:
         raise ConfigError(f"sample_rate={rate:g}: must be above 0 and at most 1.")
     if rate is not None and batch is None:
         records = records or _MANY
-        batch = min(max(1, math.ceil(rate * records)), records)
-    elif rate is not None and records and batch and not math.isclose(rate, batch / records, rel_tol=0.05):
-        read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
-        batch = min(max(batch, math.ceil(rate * records)), records)
+    least = batch  # of two stated sizes of a batch: an epoch has more of the smaller ones
+    if rate is not None and records:
+        if batch and not math.isclose(rate, batch / records, rel_tol=0.05):
+            read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
+        sizes = (batch or records, max(1, math.floor(rate * records))), (batch or 1, math.ceil(rate * records))
+        least, batch = min(sizes[0]), min(max(sizes[1]), records)
     poisson = settings.get("poisson_sampling")
     shuffled = poisson is False and settings.get("shuffle") is True
     rounds = largest_count(settings, *ROUNDS)
@@ -105,11 +109,11 @@ def _opacus(settings: Settings) -> Explanation:
     local = count(settings, "local_epochs", "num_local_epochs")
     epochs = product_of_counts(largest_count(settings, *EPOCHS), local)
     epochs = None if epochs is None else epochs * (rounds or 1)
-    passes = epochs * -(-records // batch) if epochs and records and batch else None
-    accumulated = count(settings, "gradient_accumulation_steps", "accumulation_steps", "accumulate_grad_batches")
+    passes = epochs * -(-records // least) if epochs and records and least else None
+    accumulated = count(settings, *ACCUMULATED)
     dropped = steps  # number of batches if the last, smaller one of an epoch is dropped
-    if passes and epochs and records and batch and (steps is None or passes > steps):
-        dropped = max(epochs * max(records // batch, 1), steps or 0)
+    if passes and epochs and records and least and (steps is None or passes > steps):
+        dropped = max(epochs * max(records // least, 1), steps or 0)
         steps = dropped if settings.get("drop_last") is True else passes
     if steps is None and rounds and epochs is None:
         read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
@@ -128,23 +132,34 @@ def _opacus(settings: Settings) -> Explanation:
         read.contradictions.append(f"{accumulated} accumulated batches a step: each may be clipped and noised alone")
         steps, dropped = steps * accumulated, (dropped or steps) * accumulated
     sampling = "all"
+    rates: list[Change] = [("Poisson batches, at batch_size / records", {"sampling": "poisson"})]
+    if records and batch and least and records > batch and (records % batch or least < batch):
+        # Opacus' own loader draws a record at 1 / the number of batches in a pass
+        own, last = {"sampling": "poisson", "population": -(-records // least) * batch}, settings.get("drop_last")
+        fewer = {"sampling": "poisson", "rounds": dropped or 1, "population": records - records % batch}
+        if last is not False:
+            rates.insert(0, ("Poisson batches of Opacus' loader, the last one of a pass dropped", fewer))
+        if last is None:
+            rates.append(
+                ("Poisson batches, in the number of those with the last one dropped", {**fewer, "population": records})
+            )
+        if last is not True:
+            rates.append(("Poisson batches of Opacus' loader", own))
     if shuffled and dropped and records and batch:
         sampling, steps = "shuffled", dropped
     elif shuffled and steps is None:
         steps = epochs  # a record takes part once in an epoch
     elif poisson is True and records and batch:
         sampling = "poisson"
+        if len(rates) > 1:
+            read.leave_open("loader: how many Poisson batches make a pass", *rates)
     elif records and batch and steps:
-        shuffled_passes, fewer = {"sampling": "shuffled", "rounds": dropped}, {"sampling": "poisson", "rounds": dropped}
-        loader: list[Change] = [
+        read.leave_open(
+            "loader: the arguments do not say which one ran",
             ("the same batches hold a record in every step", {"sampling": "all"}),
-            ("batches of a shuffled pass: each record once in an epoch", shuffled_passes),
-        ]
-        if poisson is None:
-            loader.append(("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}))
-        if steps != dropped and poisson is None:
-            loader.append(("Poisson batches, in the number of those with the last one dropped", fewer))
-        read.leave_open("loader: the arguments do not say which one ran", *loader)
+            ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled", "rounds": dropped}),
+            *(rates if poisson is None else ()),
+        )
     if microbatches and (batch is None or microbatches < batch):
         moved: dict[str, Any] = {"adjacency": Adjacency.ADD_REMOVE, "noise_multiplier": 0.5 / microbatches}
         if sampling != "poisson":  # the records of all later batches move, too
@@ -179,6 +194,11 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     read = Read(settings, "record" if records else "client")
     population = read.population(*POPULATION, *RECORDS)
     cohort = count(settings, *COHORT) or largest_count(settings, *BATCH)
+    stated_batch = cohort
+    if records and cohort:  # a batch of jax_privacy's Keras models is one part of a step's
+        cohort *= count(settings, *ACCUMULATED) or 1
+    if cohort and population and (rate := stated_number(settings, "sampling_prob", *RATE)):
+        cohort = max(cohort, math.ceil(rate * population))
     if cohort and "clients_per_round" in settings:
         read.usual_count = cohort / 20  # of TFF
     meant = count(settings, "noise_cohort_size")
@@ -199,7 +219,7 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     )
     if records:  # epochs of a run, or epochs or steps of a round
         epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, "local_epochs"))
-        batches = -(-population // cohort) if epochs and population and cohort else 1
+        batches = -(-population // stated_batch) if epochs and population and stated_batch else 1
         rounds = product_of_counts(rounds, epochs, batches if epochs else None, count(settings, "local_steps"))
     text = " ".join(f"{one}" for one in settings.values() if isinstance(one, str)).lower()
     weighted = "example" in text or "num_samples" in text or settings.get("weighted") is True
@@ -232,7 +252,9 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         )
     secret = any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
     secret = secret or (records and not clients)
-    if sampler.startswith("poisson") and cohort and population and secret:
+    plain = count(settings, "truncated_batch_size") is None and count(settings, "cycle_length") in (None, 1)
+    read.only_above |= not plain  # jax_privacy's Poisson batches with a cap, or of groups of records in turn
+    if sampler.startswith("poisson") and cohort and population and secret and plain:
         sampling = "poisson"
     elif sampler in ("fixed", "uniform", "without_replacement") and cohort and population and secret:
         sampling = "fixed"

@@ -39,7 +39,10 @@ BATCH = (
     "logical_batch_size",
 )  # fmt: skip
 COHORT = ("num_sampled_clients", "clients_per_round", "expected_clients_per_round", "cohort_size", "cohort")
-RECORD_CLIP = ("max_grad_norm", "l2_norm_clip", "per_sample_max_grad_norm", "per_example_max_grad_norm")
+RECORD_CLIP = (
+    "max_grad_norm", "l2_norm_clip", "per_sample_max_grad_norm", "per_example_max_grad_norm",
+    "max_per_sample_grad_norm",
+)  # fmt: skip
 CLIP = (
     "clipping_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", "initial_clipping_norm",
     "initial_l2_norm_clip", "initial_clipping_bound", *RECORD_CLIP,

@@ -85,6 +85,10 @@ OTHERS = {
         {"noise_multiplier": 1.2, "max_grad_norm": 1.0, "sample_rate": 0.01, "epochs": 5, "poisson_sampling": True},
         lambda: poisson_rounds(0.01, 1.2, 500),
     ),
+    "opacus, its loader without the last batch": (
+        P | {"n": 500, "batch_size": 256, "steps": None, "epochs": 1, "drop_last": True}, gaussian(2.0)),
+    "opacus, its example script": (
+        {"sigma": 8.0, "max_per_sample_grad_norm": 1.0, "batch_size": 25, "n": 100, "epochs": 4}, gaussian(2 * 4 / 8)),
     "opacus, an epsilon to be reached": (S | NO | {"target_epsilon": 3.0, "target_delta": 1e-5, "epochs": 3}, INF),
     "opacus, noise that decays": (S | {"noise_scheduler": "exponential", "noise_gamma": 0.99, "epochs": 3}, INF),
     "opacus, batches in a fixed order": (S | {"poisson_sampling": False, "epochs": 10}, gaussian(0.4)),
@@ -124,6 +128,19 @@ OTHERS = {
          "batch_selection_strategy": "poisson"},
         lambda: one_poisson_round(0.1, 1.0),
     ),
+    "jax_privacy, accumulated batches": (
+        {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 1,
+         "batch_selection_strategy": "poisson", "gradient_accumulation_steps": 4},
+        lambda: one_poisson_round(0.4, 1.0),
+    ),
+    "jax_privacy, another sampling probability": (
+        {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 1,
+         "batch_selection_strategy": "poisson", "sampling_prob": 0.3},
+        lambda: one_poisson_round(0.3, 1.0),
+    ),
+    "jax_privacy, truncated Poisson batches": (
+        {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 4,
+         "batch_selection_strategy": "poisson", "truncated_batch_size": 10}, gaussian(2 * 2 / 8)),
     "a script, two clip norms": ({"sigma": 4.0, "clip": 1.0, "clip_norm": 2.0, "rounds": 1}, gaussian(1.0)),
 }  # fmt: skip
 """Settings, and epsilon of their worst reading; infinite where nothing in the settings bounds it."""
@@ -141,3 +158,12 @@ def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
     assert found.epsilon >= truth * (1 - 1e-6)
     assert found.epsilon <= truth * (1 + 1e-3) or name in LOOSER
     assert found.unbounded or found.at_least <= truth
+
+
+def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
+    """Its loader's rate is 1 / ceil(n / batch), or 1 / floor(n / batch) with drop_last: 1/2, not 499/500."""
+    settings = P | {"n": 500, "batch_size": 499, "steps": None, "epochs": 2}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert explain(str(tmp_path / "settings.json")).at_least <= poisson_rounds(0.5, 1.0, 4)
+    (tmp_path / "settings.json").write_text(json.dumps(settings | {"batch_size": 256, "drop_last": True}))
+    assert explain(str(tmp_path / "settings.json")).epsilon >= gaussian(2 * 2**0.5)
