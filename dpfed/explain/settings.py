@@ -63,6 +63,9 @@ def _object_settings(given: str) -> Mapping[str, object]:
         for key, value in getattr(source, "__dict__", {}).items()
         if isinstance(value, int | float | str)
     }
+    if (count := found.get("clipped_count_stddev")) and (noise := found.get("noise_multiplier")):
+        # Flower's adaptive strategies hold the multiplier of the sum alone, not the one they were made with
+        found["noise_multiplier"] = (float(noise) ** -2 + (2 * float(count)) ** -2) ** -0.5
     if getattr(one, "accountant", None) is not None:  # Flower's, which refuses unequal weights
         found["accountant"] = True
     return {**found, "class": type(one).__name__, "strategy_class": type(inner or one).__name__}

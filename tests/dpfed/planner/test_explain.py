@@ -233,6 +233,16 @@ def test_a_strategy_object_is_read_with_what_it_wraps(tmp_path: Path, monkeypatc
     refused(ConfigError, "my_app:nothing", explain, "my_app:nothing")
 
 
+def test_an_adaptive_strategy_of_flower_is_read_as_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's objects hold (z^-2 - (2 b)^-2)^-1/2 for a multiplier z and noise b on the count."""
+    made: dict[str, object] = {"clipping_norm": 0.1, "num_sampled_clients": 20, "clipped_count_stddev": 1.0}
+    held = made | {"noise_multiplier": (1 - 0.25) ** -0.5}
+    (tmp_path / "adaptive.py").write_text(f"class A:\n    def __init__(self):\n        self.__dict__.update({held})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    of_settings = explain(file_of(tmp_path, made | {"noise_multiplier": 1.0}))
+    assert explain("adaptive:A").epsilon == pytest.approx(of_settings.epsilon, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "content",
     ["[", "a = 1", '{"noise_multiplier": "much", "clip": 1}', "[1]", '{"a": ' * 9_000, ".".join("a" * 5_000) + " = 1"],
