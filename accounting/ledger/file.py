@@ -193,7 +193,8 @@ class Ledger:
         first = next(lines, b"")
         if not first.endswith(b"\n"):
             fault = "the header is incomplete" if first else "the file is empty"
-            raise TruncatedLedger(f"{path}, line 1: {fault}, so nothing was released.")
+            advice = "Restore it from a copy, or remove it if nothing was charged."
+            raise TruncatedLedger(f"{path}, line 1: {fault}. {advice}")
         return cls(path, *_read_header(path, first), len(first))
 
     def catch_up(self) -> list[Entry]:

@@ -136,9 +136,13 @@ def read_text(path: Path, *, at_most: int) -> str:
 
 
 def create(path: Path, data: bytes) -> None:
-    """Create a file with these bytes, durably. Errors: FileExistsError, OSError."""
+    """Create a file with these bytes, durably. Errors: FileExistsError; other OSErrors, without the file."""
     with open(path, "xb") as file:
-        write_through(file.fileno(), data)
+        try:
+            write_through(file.fileno(), data)
+        except OSError:
+            path.unlink()
+            raise
     sync_folder(path.parent)
 
 

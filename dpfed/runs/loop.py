@@ -23,6 +23,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget
 from dpfed.randomness import Secure
 from dpfed.records.round import INTERRUPTED, CheckpointReport, MetricsLine, RoundRecord
@@ -159,6 +160,11 @@ class Run:
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
+        if project is not None and not self.finished and self._is_within_own_budget(np.zeros(0, dtype=np.int64)):
+            assert self._book is not None
+            assert isinstance(privacy_target, PrivacyTarget)
+            rounds, spare = experiment.config.federation.rounds, experiment.config.run.spare_rounds
+            self._book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds, spare=spare)
         if (found := saved.report) is not None:  # a crash may have prevented these lines
             self._write_report(lambda: found, self._epsilon_after(None))
         scheduled = experiment.method.sampler.law.is_schedule
@@ -377,18 +383,24 @@ class Run:
         assert privacy_target is not None
         self._exceeded = partial(over_project_budget_text, privacy_target, self._project, str(why))
 
+    def _is_within_own_budget(self, cohort: NDArray[np.int64]) -> bool:
+        """Return True if one more round does not exceed the budget of the run."""
+        privacy_target = self.experiment.privacy_target
+        if privacy_target is None or self._spent is None:
+            return True
+        after = self._spent.with_round(cohort, self.state.round)
+        self._exceeded = partial(over_budget_text, privacy_target, after)
+        return privacy_target.budget is None or after <= privacy_target.budget
+
     def _is_affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Return True if one more round exceeds neither the budget of the run nor that of its project."""
         privacy_target, project, book = self.experiment.privacy_target, self._project, self._book
-        if privacy_target is None or book is None or self._spent is None:
-            return True
         number = self.state.round
-        after = self._spent.with_round(cohort, number)
-        if privacy_target.budget is not None and after > privacy_target.budget:
-            self._exceeded = partial(over_budget_text, privacy_target, after)
+        if not self._is_within_own_budget(cohort):
             return False
-        if project is None or privacy_target.unit == "record" or book.is_paid_by_project(number):
+        if project is None or book is None or book.is_paid_by_project(number):
             return True
+        assert isinstance(privacy_target, PrivacyTarget)
         why = project.refusal(privacy_target.mechanism_of_round(number), run=book.run_name, number=number)
         self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
@@ -464,6 +476,4 @@ def _open_book(
     book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":
         book.require_own_stream(privacy_target.mechanism)
-        spare = experiment.config.run.spare_rounds
-        book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds, spare=spare)
     return book

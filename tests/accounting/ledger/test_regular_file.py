@@ -1,5 +1,6 @@
 """Files of others: only regular ones are opened, nothing waits, nothing is read beyond what is allowed."""
 
+import errno
 import os
 import socket
 import threading
@@ -8,7 +9,7 @@ import pytest
 from reference.bounded import bounded
 from refusals import refused
 
-from accounting import Ledger
+from accounting import Header, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input, open_output, read_input, read_text, require_input
@@ -93,6 +94,19 @@ def test_descriptors_are_closed_where_files_are_refused(tmp_path):
 def test_ledgers_that_are_no_files_are_one_error(odd, use):
     with bounded(seconds=60), pytest.raises(LedgerError):
         use(odd)
+
+
+def test_a_full_disk_leaves_no_begun_ledger(tmp_path, monkeypatch):
+    """A project or a node with half a header could not be made again."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    header = Header(unit="client", clients=10, randomness="secure")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        refused(LedgerError, "No space left", Ledger.create, tmp_path / "l.jsonl", header)
+    Ledger.create(tmp_path / "l.jsonl", header)
 
 
 def test_the_alarm_of_these_tests_rings(tmp_path):

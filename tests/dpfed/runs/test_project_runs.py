@@ -90,6 +90,14 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     assert again.units == (units, left - price)
 
 
+def test_a_run_that_its_own_budget_ends_before_round_1_buys_nothing(tiny_config, tmp_path, project):
+    run(tiny_config, project, tmp_path / "a", "federation.rounds=1")
+    units, project.pay = project.units, 10**5
+    other = ("privacy.noise_multiplier=0.9", "federation.rounds=4", "privacy.epsilon=0.5")
+    refused(RunError, "privacy.epsilon: not even one round fits", run, tiny_config, project, tmp_path / "b", *other)
+    assert project.units == units
+
+
 @pytest.mark.slow
 def test_shares_that_are_charged_cost_the_fewest_that_may_arrive(tiny_config, tmp_path, project):
     shares = (
