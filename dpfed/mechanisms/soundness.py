@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
@@ -12,7 +13,7 @@ from dpfed.stages.clip import Clip, ClipMoves, DropNotFinite, FixedClip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Stage, Wire, is_private, stage_attribute
-from dpfed.stages.wires import MaskWire, Words
+from dpfed.stages.wires import MaskWire, Symbols, Words
 
 
 def require_form(stages: object) -> Stages:
@@ -127,6 +128,12 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
         raise ConfigError(
             f"the chain {stages!r}: {type(moving[0]).__name__} changes the state of the next round (next_state), "
             "beside the sum that is charged: a release without a charge. Remove next_state."
+        )
+    counts = [stage for stage in stages if isinstance(stage, Coins | Symbols) or getattr(stage, "majority", False)]
+    if counts and not private.in_every_upload:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(counts[0]).__name__} decodes the noisy sum by the number of uploads or by "
+            "votes, a release without a charge. Remove it, or its majority."
         )
     if isinstance(private, GaussianNoise) and stages.bits is not None:
         raise ConfigError(

@@ -8,6 +8,7 @@ from refusals import refused
 
 from dpfed import compress
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.soundness import require_sound
@@ -114,6 +115,13 @@ def test_a_second_release_is_refused(chains):
     stages = chains["server"]
     noise = stages.find(GaussianNoise)
     refused(ConfigError, "two stages make it private", require_sound, with_after(stages, Encode, noise_like(noise)))
+
+
+def test_votes_and_numbers_of_uploads_that_decode_a_noisy_sum_are_refused(chains):
+    stages = chains["decoded first"].replace_stage(Encode, lambda stage: replace(stage, majority=True))
+    refused(ConfigError, "Encode decodes the noisy sum", require_sound, stages)
+    coins = with_before(chains["server"], Clip, Coins(randomness=None))
+    refused(ConfigError, "Coins decodes the noisy sum", require_sound, coins)
 
 
 def noise_like(noise):
