@@ -74,14 +74,18 @@ class IntegerNoise(Noise):
         require.open_probability(wrap_probability=self.wrap_probability)
         require.one_of(get_args(Placement), placement=self.placement)
         self._check_shares(setting)
-        uploads = most_uploads(setting)
-        least = fixed_point.default_scale(self.padded_dimension, uploads)
-        scale = require.positive(scale=least if self.scale is None else self.scale)
+        scale = require.positive(scale=self.default_scale(setting) if self.scale is None else self.scale)
         if scale > 2**53:
             raise InvalidParameter(
                 f"scale={scale}: must be at most 2^53, the largest range of exact integers in a double."
             )
         return replace(self, scale=scale)
+
+    def default_scale(self, setting: Setting) -> int:
+        """Return the default of `scale`: one draw of noise of a client with records has no shares."""
+        if setting.unit == "record":
+            return fixed_point.least_scale(self.padded_dimension)
+        return fixed_point.default_scale(self.padded_dimension, most_uploads(setting))
 
     def _check_shares(self, setting: Setting) -> None:
         sampling = setting.sampling
@@ -215,8 +219,7 @@ class DiscreteGaussianNoise(IntegerNoise):
     words: ClassVar[str] = "integers: discrete Gaussian noise"
 
     def for_records(self) -> PlannedMechanism:
-        scale = fixed_point.least_scale(self.dimension) if self.scale is None else self.scale
-        return replace(self, placement="server", rotate=False, scale=scale)
+        return replace(self, placement="server", rotate=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -227,7 +227,10 @@ class Plan(Setting):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Flat list of the plan's options that differ from their defaults: `Plan(**plan.options)` equals the plan."""
+        """Flat list of the plan's options that differ from their defaults: `Plan(**plan.options)` equals the plan.
+
+        A default scale is left out, because it depends on the cohort.
+        """
         selected = {
             "unit": self.unit,
             "sampling": self.sampling.name,
@@ -240,6 +243,8 @@ class Plan(Setting):
             given = {each.name: getattr(part, each.name) for each in fields(part)}
             found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
         del found["sampling"], found["mechanism"]
+        if "scale" in found and found["scale"] == parts[-1].default_scale(self):
+            del found["scale"]
         return found | {name: word for name, word in selected.items() if word != _SELECTORS[name].default}
 
 

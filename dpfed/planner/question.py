@@ -207,7 +207,7 @@ class Question(_Options):  # type: ignore[misc]
     @property
     def plan_code(self) -> str:
         """Return Python code that creates the plan."""
-        resolved = {"adjacency": self.adjacency, "delta": self.delta, "scale": self.scale}
+        resolved = {"adjacency": self.adjacency, "delta": self.delta}
         told = {name: resolved.get(name, value) for name, value in self.plan().options.items()}
         arguments = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
         return f"from accounting import Plan, budget\n\nplan = Plan({arguments})"

@@ -262,7 +262,7 @@ class BallsAndBins(CohortSampling):
         return None if self.participations is None else self.participations * self.period(clients)
 
     def in_turns(self, *, banded: bool) -> bool:
-        in_lanes = banded or (self.lanes or 1) > 1
+        in_lanes = banded if self.lanes is None else self.lanes > 1
         if self.secret_lanes and not in_lanes:
             raise InvalidParameter(
                 "secret_lanes without lanes: without lanes no lane is drawn. Give lanes, or noise='banded'."

@@ -176,6 +176,11 @@ def test_lanes_need_an_epsilon_or_a_number():
     refused(InvalidParameter, "lanes is missing", budget.epsilon, open_plan, noise_multiplier=2.0, rounds=180)
 
 
+def test_one_band_has_no_turns():
+    """One band is independent noise without lanes, so one client added changes nobody's round, as in a run."""
+    assert Plan(clients=12, cohort=4, sampling="balls-and-bins", noise="banded", bands=1).adjacency == "add-remove"
+
+
 @pytest.mark.parametrize(("given", "lanes", "bands"), [({"bands": 7}, 10, 7), ({"lanes": 6}, 6, 6)])
 def test_lanes_follow_from_bands_and_bands_from_lanes(given, lanes, bands):
     plan = Plan(**GOLDEN, sampling="balls-and-bins", **given)

@@ -28,6 +28,15 @@ def noise_of(plan, noise_multiplier=1.4):
     return unsampled(plan.round(noise_multiplier))
 
 
+def test_a_changed_cohort_has_its_own_default_scale():
+    """Planted once: maps over cohorts kept the larger scale of the plan's own cohort, which states less epsilon."""
+    options = {"clients": 100_000, "sampling": "fixed", "dimension": 4}
+    for own in ({}, {"scale": 50.0}):
+        large, small = (planned(**options, **own, cohort=cohort) for cohort in (40_000, 400))
+        assert large.changed(cohort=400) == small
+        assert Plan(**large.options) == large
+
+
 @LAWS
 def test_the_round_is_what_a_ledger_should_state(law):
     plan = planned(**COMMON, mechanism=law, sampling="fixed", scale=8000, dropout=0.1)
