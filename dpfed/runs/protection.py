@@ -9,7 +9,7 @@ from typing import Literal
 from scipy.stats import binom
 
 from accounting.compose import accountant
-from accounting.mechanisms import Composed, Sampling, Subsampled
+from accounting.mechanisms import Composed, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
@@ -102,7 +102,7 @@ def _secure_sum_limitation(config: Config) -> str:
     elif config.federation.sampling != "all":
         notes.append(
             ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
-            "took part, and then hostile_clients_epsilon holds"
+            "took part, and then hostile_clients_epsilon holds, which add-remove neighbours do not have"
         )
     return "".join(notes)
 
@@ -161,21 +161,14 @@ def epsilon_against_hostile_clients(
 
     Returns None unless the run has a secure sum with the server's noise. A trusted sum bounds every upload, so the
     stated epsilon itself holds there. With noise shares or Bernoulli samples, clients that deviate may omit the noise.
+    Returns None for sampled cohorts under add-remove: a client that takes part displaces another client, whose upload
+    has no bound, in every sum that is filled up to a fixed number of uploads.
 
     Claim: masked uploads have no enforced bound, so other clients may reveal in a sum who took part, including the
     differing client, but no more. Given who took part, the release is post-processing of this client's integers with
-    the server's noise (docs/theory.md, section 7). Adjacency: that of the run. Direction of error: upper bound. Under
-    add-remove, a client that takes part in a full round displaces another client, whose upload has no bound. The
-    probability of this event is charged to delta.
+    the server's noise (docs/theory.md, section 7). Adjacency: that of the run. Direction of error: upper bound.
     """
     return _epsilon_without_sampling(config, privacy_target, released, noise_of="server")
-
-
-def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float:
-    """Return the probability that a client takes part in a full round, in which it displaces another client."""
-    if adjacency is not Adjacency.ADD_REMOVE:
-        return 0.0
-    return max((zeta * p for zeta, p in sampling.full_rounds(adjacency)), default=0.0)
 
 
 def _epsilon_without_sampling(
@@ -200,11 +193,11 @@ def _epsilon_without_sampling(
         return None
     most, charged, once = released, 0.0, privacy_target.mechanism
     if isinstance(once, Subsampled):
+        if once.adjacency is Adjacency.ADD_REMOVE:
+            return None
         chance = config.federation.cohort / config.federation.clients
         most = max(int(binom.isf(_SHARE_OF_DELTA * privacy_target.delta, released, chance)), 1)
-        charged = float(binom.sf(most, released, chance)) + released * _displacement_probability(
-            once.sampling, once.adjacency
-        )
+        charged = float(binom.sf(most, released, chance))
         once = once.mechanism
     if charged >= privacy_target.delta:
         return None

@@ -7,13 +7,14 @@ from scipy.stats import binom
 from accounting.compose import accountant
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from accounting.mechanisms import Composed
-from accounting.mechanisms.adjacency import Adjacency
+from dpfed.participation.sampling import fill_cohort
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 
 SHARES = ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
 MASKED = ("aggregation.kind=masked",)
+KEPT = "privacy.adjacency=zero-out"
 
 
 def test_it_is_that_of_the_unsampled_rounds(tiny_config):
@@ -36,22 +37,11 @@ def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
 
 
-def _displaces(experiment):
-    """The chance that a client takes part in a round of more than the cap, among as many others or one more."""
-    cap = experiment.config.federation.cohort_cap
-    if cap is None or experiment.privacy_target.mechanism.adjacency is not Adjacency.ADD_REMOVE:
-        return 0.0
-    full = []
-    for clients in (60, 61):
-        drawn = np.arange(cap + 1, clients + 1)
-        full.append(float(binom.pmf(drawn, clients, 0.2) @ (cap / clients * np.ones(len(drawn)))))
-    return max(full)
-
-
 def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
     """The whole law, over all numbers of rounds that a client may be drawn in: its delta is within the run's."""
     rounds = 100
-    for settings, view_of in (((*SHARES, *MASKED), epsilon_against_server), (MASKED, epsilon_against_hostile_clients)):
+    hostile = ((*MASKED, KEPT), epsilon_against_hostile_clients)
+    for settings, view_of in (((*SHARES, *MASKED), epsilon_against_server), hostile):
         experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
         view = view_of(experiment.config, experiment.privacy_target, rounds)
         delta = experiment.privacy_target.delta
@@ -62,8 +52,16 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
         assert float(binom.pmf(drawn, rounds, 0.2) @ each) <= delta
         more = float(binom.sf(view.rounds, rounds, 0.2))
         assert 0 < more <= delta / 50
-        assert view.charged - more == pytest.approx(rounds * _displaces(experiment), rel=1e-6, abs=1e-18)
+        assert view.charged == pytest.approx(more, rel=1e-6)
         assert float(binom.sf(view.rounds - 1, rounds, 0.2)) > delta / 50  # and it is no idle bound
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_the_other_uploads_of_a_filled_up_sum_show_an_added_client(tiny_config, present):
+    """So no epsilon is stated against hostile clients under add-remove: their number alone reveals the client."""
+    method, clients = build(tiny_config(*MASKED)).method, 60 if present else 59
+    filled = (fill_cohort(np.arange(3), method.fill, clients, method.randomness, number) for number in range(40))
+    assert any(np.count_nonzero(ids != 59) < method.fill for ids in filled) is present
 
 
 @pytest.mark.slow
@@ -98,13 +96,13 @@ def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
 @pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     "settings",
-    [SHARES, MASKED, (*MASKED, "privacy.noise=skellam"), ("method.name=dp-fedavg",)],
-    ids=["trusted-sum", "discrete-gaussian-of-the-server", "skellam-of-the-server", "plain"],
+    [SHARES, (*MASKED, KEPT), (*MASKED, KEPT, "privacy.noise=skellam"), MASKED, ("method.name=dp-fedavg",)],
+    ids=["trusted-sum", "discrete-gaussian-of-the-server", "skellam-of-the-server", "add-remove", "plain"],
 )
 def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, settings):
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     assert summary["server_epsilon"] is None
-    assert (summary["hostile_clients_epsilon"] is None) == (MASKED[0] not in settings)
+    assert (summary["hostile_clients_epsilon"] is None) == (not {*MASKED, KEPT} <= {*settings})
     experiment = build(tiny_config(*SHARES, *MASKED))
     assert epsilon_against_server(experiment.config, experiment.privacy_target, 0) is None
     assert epsilon_against_hostile_clients(experiment.config, experiment.privacy_target, 3) is None
