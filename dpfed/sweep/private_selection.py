@@ -55,7 +55,7 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         raise ConfigError(
             "--private-selection requires [privacy] in every run (not [local.record]), because the unit is the client."
         )
-    rounds = [cell.config.federation.rounds for cell in cells]
+    rounds = [cell.config.charged_rounds for cell in cells]
     mechanisms = tuple(map(PrivacyTarget.mechanism_of_run, private, rounds))
     return Candidates(cells=cells, mechanisms=mechanisms, delta=private[0].delta)
 

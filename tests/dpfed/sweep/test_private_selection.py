@@ -86,6 +86,12 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     refused(RunError, "no list of drawn runs", select_best_run, one, RUNS, jobs=1)
 
 
+def test_spare_rounds_are_planned_for_each_run(planned):
+    """The runs state them, so that none was within its plan, and nothing was chosen after all had trained."""
+    found = candidates_of(planned(("[base]", "[base]\nrun.spare_rounds = 2")))
+    assert [one.parts[0][1] for one in found.mechanisms] == [4, 4]
+
+
 def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkeypatch):
     """The same choice, alone or beside others that are worse: the same document."""
     private = PRIVATE | {"adjacency": "add-remove", "sampling": "poisson", "epsilon": 0.1}
