@@ -21,7 +21,7 @@ from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import one_path
 from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
-from accounting.mechanisms import SingleRelease, schedule_of
+from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from accounting.rounding import downwards, upwards
 
 PATIENCE = 60.0
@@ -82,13 +82,15 @@ class ProjectLedger:
         unit: Plan | None = None,
         declared: Plan = (),
     ) -> "ProjectLedger":
-        """Create a project. Errors: LedgerError if the file exists.
+        """Create a project. Errors: LedgerError if the file exists; UnsupportedMechanism for several adjacencies.
 
         population: fingerprint, under `key`, of the clients of all runs; None: that of the first charged run.
         `reserve`, `unit`, `declared`: see `Terms`.
         """
         target = one_path(path)
         terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
+        if unit and declared:
+            Composed(parts=(*unit, *declared))  # refuses plans of several adjacencies, of which only one could run
         header = Header(
             unit="client",
             clients=require.count(clients=clients),

@@ -95,6 +95,7 @@ class LoopBook:
                 return book
             ledger = Ledger.resume(path)
             backups.check_head(ledger, kept, needed=bool(ledger.entries))  # a ledger is created before its head
+            backups.write_head(path, ledger.head)
         _check_header(path, ledger.header, header)
         _drop_unfinished(diagnostics_file(path))
         return cls(ledger, lock)

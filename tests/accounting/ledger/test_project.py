@@ -106,6 +106,14 @@ def test_another_adjacency_is_refused(project):
     assert len(Ledger.read(project.ledger.path).releases) == 1
 
 
+def test_a_declared_run_of_another_adjacency_is_refused(tmp_path):
+    """It took its part of the budget, and was refused when it ran."""
+    plans = {"unit": ((poisson(0.05, 2.0), 1),), "declared": ((poisson(0.05, 2.0, "zero-out"), 5),)}
+    with pytest.raises(UnsupportedMechanism, match="one adjacency"):
+        ProjectLedger.create(tmp_path / "p.jsonl", clients=10, epsilon=1.0, delta=1e-5, **plans)
+    assert not (tmp_path / "p.jsonl").exists()
+
+
 def test_a_line_that_a_dead_process_left_unfinished_is_cut_off(project):
     project.charge(release(0), run="a")
     with open(project.ledger.path, "ab") as file:
