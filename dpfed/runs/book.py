@@ -248,8 +248,10 @@ class LedgerBook:
         """
         self.worst = privacy_target.mechanism if privacy_target.charge_varies else None
         if self.project is not None:
-            more = max(spare - self._of_project.total() + len(self._of_project), 0)  # spare rounds not yet repeated
-            numbers = [number for number in range(first, rounds + more) if number not in self._of_project]
+            once = self._repeatable or schedule_of(privacy_target.mechanism) is not None
+            paid = {number for number in self._of_project if once or number < first}  # others are charged again
+            more = max(spare - self._of_project.total() + len(paid), 0)  # spare rounds not yet repeated
+            numbers = [number for number in range(first, rounds + more) if number not in paid]
             left = [privacy_target.mechanism_of_round(number) for number in numbers]
             population = self.ledger.header.population
             self.project.begin(left, run=self.run_name, first=first, numbers=numbers, population=population)

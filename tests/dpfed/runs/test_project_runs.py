@@ -16,7 +16,7 @@ from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Killed, killed_after
+from ...rounds import Killed, killed_after, killed_before_checkpoint
 
 
 @pytest.fixture
@@ -88,6 +88,18 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     done = run(tiny_config, again, tmp_path / "b", *other, resume=True).summary
     assert (done["rounds"], done["stopped_by"]) == (4, "rounds")
     assert again.units == (units, left - price)
+
+
+def test_a_resumed_run_buys_the_round_that_it_repeats(tiny_config, tmp_path, project):
+    """It ended one round early, whatever was given for --pay, because the interrupted round had used a bought one."""
+    noise = ("run.randomness=secure", "privacy.noise=discrete-gaussian", "federation.rounds=2")
+    run(tiny_config, project, tmp_path / "a", *noise)
+    other = build(tiny_config(*noise, "privacy.noise_multiplier=0.9"))
+    project.pay = 10**5
+    killed_before_checkpoint(other, tmp_path / "b", 1, project=project)
+    again = ProjectLedger.open(project.ledger.path, pay=10**5)
+    done = federation.run(other, tmp_path / "b", resume=True, project=again).summary
+    assert (done["rounds"], done["stopped_by"]) == (2, "rounds")
 
 
 def test_a_run_that_its_own_budget_ends_before_round_1_buys_nothing(tiny_config, tmp_path, project):
