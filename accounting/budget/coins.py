@@ -18,7 +18,8 @@ from accounting.mechanisms.samplings.independent import rarely_exceeded
 from accounting.options import option
 
 _TRUST = {
-    "anywhere": "others anywhere: other clients' probabilities are only assumed to lie in [floor, 1 - floor]",
+    "anywhere": "others anywhere: other clients' probabilities are only assumed to lie in [floor, 1 - floor]; sampled "
+    "cohorts, in which one client takes another's place, rely on their clips, too",
     "near-reference": "others near the reference: all clients of a sum are trusted to clip their probabilities",
 }
 
@@ -134,7 +135,8 @@ class BernoulliSums(BernoulliUploads):
 
     K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
     with samples of the public probabilities. `others` "near-reference": the other clients of a sum are trusted to keep
-    `linf_clip` (or `clip_norm`); "anywhere": their probabilities are only in [edge, 1 - edge].
+    `linf_clip` (or `clip_norm`); "anywhere": their probabilities are only in [edge, 1 - edge]. Sampling relies on
+    both clips of other clients, since one may take another's place.
     Claim: each round is `mechanisms.BernoulliAggregate`.
     Source: docs/theory-bernoulli.md, Theorems 6 and 7.
     Units: as `BernoulliUploads`.

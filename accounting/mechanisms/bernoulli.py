@@ -106,7 +106,8 @@ class BernoulliAggregate(_BernoulliUploads):
     Padding uploads are drawn in the same way from the public probabilities. `overflow`: the probability that a release
     draws more than `cohort` clients, added to delta for every release. `others`: "near-reference" if every sample of
     the sum, padding included, has a probability within the clip of the public probability on each coordinate. This
-    trusts the other clients to clip. "anywhere": their probabilities are only in [floor, 1 - floor].
+    trusts the other clients to clip. "anywhere": their probabilities are only in [floor, 1 - floor]. In sampled cohorts
+    one client may take another's place, so that amplification relies on both clips of every client.
     Claim: its Renyi divergence is at most `bernoulli.sums.aggregate_bound`. If a dominating mu is known, its
     hockey-stick divergence is at most that of a mu-Gaussian plus a part of delta.
     Source: docs/theory-bernoulli.md, Theorems 6 and 7.

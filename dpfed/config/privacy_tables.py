@@ -184,8 +184,8 @@ class BernoulliPrivacy(_EqualRounds):
 
     others: Literal["near-reference", "anywhere"] | None = None
     """Bound on the other clients' probabilities that epsilon relies on. near-reference: linf_clip, which a plain sum
-    enforces; anywhere: only the edge. Default: near-reference in plain sums of simulated clients, anywhere in secure
-    sums and on nodes with local data.
+    enforces; anywhere: only the edge. Sampled cohorts rely on clip_norm, too. Default: near-reference in plain sums of
+    simulated clients, anywhere in secure sums and on nodes with local data.
     """
 
     trials: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -102,8 +102,10 @@ def _secure_sum_limitation(config: Config) -> str:
     elif config.federation.sampling != "all":
         notes.append(
             ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
-            "took part, and then hostile_clients_epsilon holds, which add-remove neighbours do not have"
+            "took part, and then hostile_clients_epsilon holds"
         )
+        if config.federation.sampling == "poisson" and config.privacy.adjacency in (None, "add-remove"):
+            notes.append(", which add-remove neighbours do not have")
     return "".join(notes)
 
 
@@ -116,6 +118,7 @@ def _other_clients_assumption(config: Config) -> list[str]:
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if bound_on_other_clients(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
+    kept += "" if config.federation.sampling == "all" else ", and on their clip norms, because cohorts are sampled"
     return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
 
 
