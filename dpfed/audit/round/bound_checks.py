@@ -155,11 +155,16 @@ def _p_value_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     return float(chi2.sf(float(scores.sum()), len(scores)))
 
 
-def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Check that a sample of public probability 0 or 1 has each value with at least the claimed floor probability."""
+def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """Check that a sample of public probability 0 or 1 has each value with at least the claimed floor probability.
+
+    Returns None if the public probability is fixed, as for stochastic signs.
+    """
     stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
     assert stage is not None
+    if claim.coins.reference is not None:
+        return None
     trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
     rarest, likely = 1.0, 1.0
     least, _ = debias.reachable(c=claim.coins.floor, noise_std=claim.coins.noise_std)

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from dpfed.audit.round import neighbours, round_checks, whole_round
-from dpfed.audit.round.method_setting import audit_upload, audited_configuration, audited_methods
+from dpfed.audit.round.bound_checks import floor_check
+from dpfed.audit.round.method_setting import audit_upload, audited_configuration, audited_methods, round_of
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.round.round_audit import NEEDED_GAP, claim_of_round, pairs_for_claim
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
+from dpfed.runs.experiment import build
 
 from .broken_rounds import no_clip_after_the_scale
 
@@ -202,3 +204,11 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert words in captured.err
+
+
+@pytest.mark.parametrize("of_the_mask", [True, False])
+def test_the_floor_is_checked_where_public_probabilities_reach_it(of_the_mask):
+    """Signs have the public probability 1/2, at which the check would pass for any floor."""
+    config = audited_configuration("fedpm", [SMALL, *COINS, *(OF_THE_MASK if of_the_mask else ())])
+    one = round_of(build(config))
+    assert (floor_check(one, claim_of_round(one, 1e-5), one.method.clients.course.size) is not None) is of_the_mask
