@@ -143,10 +143,11 @@ def _drawn_cell(candidate: GridCell, seed: int) -> GridCell:
 
 def _check_spending(cells: Sequence[GridCell], summaries: Sequence[Summary], candidates: Candidates) -> None:
     """Raise RunError if a run released more than was planned for its candidate."""
-    planned = {
-        (cell.row, *cell.at.values()): accountant.epsilon(mechanism, delta=candidates.delta)
-        for cell, mechanism in zip(candidates.cells, candidates.mechanisms, strict=True)
-    }
+    planned = {}
+    for cell, mechanism in zip(candidates.cells, candidates.mechanisms, strict=True):
+        assert cell.config.privacy is not None
+        by = cell.config.privacy.accountant  # that of the run's own statement
+        planned[cell.row, *cell.at.values()] = accountant.epsilon(mechanism, delta=candidates.delta, accountant=by)
     for cell, summary in zip(cells, summaries, strict=True):
         most, spent = planned[cell.row, *cell.at.values()], math.inf if summary.epsilon is None else summary.epsilon
         if spent > most * (1 + 1e-6):

@@ -140,6 +140,16 @@ def test_a_run_may_not_spend_what_was_planned_for_another_candidate(planned, mon
         select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))
 
 
+def test_a_run_is_compared_with_its_plan_by_its_own_accountant(planned, monkeypatch):
+    """With "rdp" every run stated more than its plan by the best account, and nothing was chosen."""
+    one = planned(("noise_multiplier = 1.5", 'noise_multiplier = 1.5, accountant = "rdp"'))
+    stated = accountant.epsilon(candidates_of(one).mechanisms[0], delta=1e-4, accountant="rdp")
+    seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": stated}))
+    ended = lambda cells: [EndedRun(cell=cell, outcome="finished", summary=seen) for cell in cells]  # noqa: E731
+    monkeypatch.setattr(private_selection, "run_all", lambda plan, cells, pool, on_run: ended(cells))
+    assert select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))["epsilon"] > 0
+
+
 def test_no_run_at_all_is_no_release(planned):
     with pytest.raises(RunError, match="no run was drawn"):
         select_best_run(planned(), RandomRuns(mean=3.0, law="poisson"), jobs=1, randomness=Given(0.0))
