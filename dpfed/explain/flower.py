@@ -26,7 +26,7 @@ from dpfed.explain.reading import (
 def is_flower(settings: Settings) -> bool:
     if settings.keys() & {"num_sampled_clients", "fraction_train", "fraction_fit"}:
         return True
-    return "clipping_norm" in settings and not any(name in settings for name in BATCH)
+    return "clipping_norm" in settings and ("num_server_rounds" in settings or not settings.keys() & set(BATCH))
 
 
 def read_flower(settings: Settings) -> Explanation:

@@ -23,11 +23,11 @@ Change = tuple[str, dict[str, Any]]
 
 POPULATION = (
     "num_clients", "total_clients", "population", "population_size", "num_supernodes", "clients", "num_nodes",
-    "num_users", "total_users", "n_clients",
+    "num_users", "total_users", "n_clients", "client_num_in_total",
 )  # fmt: skip
 ROUNDS = (
     "num_server_rounds", "num_rounds", "total_rounds", "rounds", "n_rounds", "communication_rounds", "comm_rounds",
-    "global_rounds", "central_num_iterations", "iterations",
+    "comm_round", "global_rounds", "central_num_iterations", "iterations",
 )  # fmt: skip
 STEPS = (
     "steps", "num_steps", "max_steps", "total_steps", "train_steps", "training_steps", "num_updates",
@@ -38,7 +38,10 @@ BATCH = (
     "batch_size", "expected_batch_size", "train_batch_size", "per_device_train_batch_size", "lot_size",
     "logical_batch_size",
 )  # fmt: skip
-COHORT = ("num_sampled_clients", "clients_per_round", "expected_clients_per_round", "cohort_size", "cohort")
+COHORT = (
+    "num_sampled_clients", "clients_per_round", "expected_clients_per_round", "cohort_size", "cohort",
+    "client_num_per_round",
+)  # fmt: skip
 RECORD_CLIP = (
     "max_grad_norm", "l2_norm_clip", "per_sample_max_grad_norm", "per_example_max_grad_norm",
     "max_per_sample_grad_norm",

@@ -2,10 +2,14 @@
 
 import csv
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from dpfed.cli import status
+from dpfed.config.tables import override, parse
+from dpfed.runs.experiment import check_configuration
 
 MINE = """
 import torch
@@ -69,3 +73,11 @@ def test_nine_steps_of_a_newcomer(tmp_path, monkeypatch, capsys):
     assert captions
     assert len(captions) == len(set(captions))
     assert not re.search(r"<th[^>]*>published", page)
+
+
+def test_a_hospitals_table_has_what_the_settings_of_its_command_lack():
+    page = (Path(__file__).parents[2] / "docs" / "tutorials" / "hospitals.md").read_text(encoding="utf-8")
+    (tables,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    config = parse(override(tomllib.loads(tables), re.findall(r"--set (\S+)", page)), source="hospitals.toml")
+    check_configuration(config)
+    assert (config.local.epochs is None) != (config.local.steps is None)

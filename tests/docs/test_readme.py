@@ -1,5 +1,7 @@
 """README and the pages: commands are commands there are; README's run and print what it says."""
 
+import contextlib
+import itertools
 import re
 import shlex
 import subprocess
@@ -13,6 +15,10 @@ from accounting import Plan, budget
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.cli import app_of, status
+from dpfed.config.tables import override, parse
+from dpfed.errors import DataError
+from dpfed.methods.catalogue import preset_names, preset_tables
+from dpfed.runs.experiment import build
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +47,19 @@ def test_every_command_of_a_page_is_one(page):
     for line in commands(page.read_text(encoding="utf-8")):
         words = [word for word in shlex.split(line)[1:] if word != "..."]
         app_of(words).parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(one, marks=[] if one.name == "participation.md" else [pytest.mark.slow]) for one in PAGES]
+)
+def test_every_run_of_a_preset_can_be_built(page):
+    for line in commands(page.read_text(encoding="utf-8")):
+        _, command, name, *words = [*shlex.split(line), "", ""]
+        if command == "run" and name in preset_names():
+            settings = [value for option, value in itertools.pairwise(words) if option == "--set"]
+            settings += ["run.release=true"] * ("--release" in words)
+            with contextlib.suppress(DataError):  # of a data set that is not here
+                build(parse(override(preset_tables(name), settings), source=line))
 
 
 def test_a_planted_command_is_found():

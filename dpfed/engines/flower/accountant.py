@@ -1,4 +1,4 @@
-"""Privacy accountant with Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42).
+"""Privacy accountant with Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.41).
 
 Its epsilon is computed by `accounting`, and releases are recorded in a ledger.
 """
@@ -321,6 +321,6 @@ def _parse_compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
 def _spent_type() -> Any:
     try:
         from flwr.supercore.privacy_accounting import PrivacySpent
-    except ImportError:  # for flwr below 1.42
+    except ImportError:  # without flwr
         return SpentSoFar
     return PrivacySpent

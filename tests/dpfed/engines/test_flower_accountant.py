@@ -157,7 +157,7 @@ def test_a_line_that_cannot_be_written_is_a_release_that_does_not_count(tmp_path
 
 def theirs(sampling, event, count):
     pytest.importorskip("dp_accounting")
-    types = pytest.importorskip("flwr.supercore.privacy_accounting", reason="flwr is below 1.42")
+    types = pytest.importorskip("flwr.supercore.privacy_accounting", reason="flwr is below 1.41")
     from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
     method, relation = MODELS[sampling]

@@ -61,6 +61,8 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
     "flower, too few nodes available": (F | {"min_available_nodes": 5, "noise_multiplier": 90.0}, 40 / 90),
     "flower, dropouts": (F | {"dropout": 0.3, "noise_multiplier": 90.0}, 40 / 90),
     "flower, sampled number not stated": ({"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_clients": 9}, INF),
+    "flower, batches of its nodes": (
+        {"noise_multiplier": 1.0, "clipping_norm": 1.0, "batch_size": 32, "num_server_rounds": 3}, INF),
     "flower, one node": ({"noise_multiplier": 2.0, "clipping_norm": 3.0, "num_sampled_clients": 1, "rounds": 9}, 3.0),
     "flower, local mod": (
         {"clipping_norm": 2.0, "sensitivity": 2.0, "epsilon": 1.0, "delta": 1e-5},
@@ -131,6 +133,9 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
         {"noise_multiplier": 9.0, "l2_clip_norm": 1.0, "batch_size": 30, "num_examples": 100, "num_updates": 4,
          "batch_selection_strategy": "cyclic_poisson"}, 2 * 2 / 9),
     "a script, absolute noise": ({"noise_std": 3.0, "clip": 2.0, "noise_multiplier": 1.5, "rounds": 4}, 2 * 2 / 1.5),
+    "fedml, its names": (
+        {"noise_multiplier": 8.0, "clip": 1.0, "comm_round": 16, "client_num_in_total": 100,
+         "client_num_per_round": 10}, 2 * 4 / 8),
     "a script, four rounds of all": ({"noise_multiplier": 8.0, "clip": 1.0, "rounds": 16}, 2 * 4 / 8),
 }  # fmt: skip
 """Settings, and mu of their worst reading, derived by hand from what the library does: replace-one, so sensitivity 2 C;
