@@ -300,7 +300,12 @@ def _bound_by_gaussians(
     return _Bound(epsilon=found, method=method, notes=_domination_note(replacement))
 
 
-def _analytic_epsilon(replacement: Continuous, delta: float) -> float:
+def analytic_epsilon(replacement: Continuous, delta: float) -> float:
+    """Return epsilon by a closed form: of unsampled Gaussians, or of the first rounds of some samplings.
+
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism if there is no closed form.
+    """
     shift = plain_shift(replacement.mechanism)
     return _epsilon_of_beginning(replacement.mechanism, delta) if shift is None else smallest_epsilon(delta, mu=shift)
 
@@ -339,7 +344,7 @@ def _epsilon_of_beginning(mechanism: Mechanism, delta: float) -> float:
     return high * (1 + 1e-12) + 1e-12
 
 
-_analytic_bound = partial(_bound_by_gaussians, method="analytic-gaussian", account=_analytic_epsilon)
+_analytic_bound = partial(_bound_by_gaussians, method="analytic-gaussian", account=analytic_epsilon)
 _pld_bound = partial(
     _bound_by_gaussians, method="pld", account=lambda near, delta: pld.epsilon(near.mechanism, delta=delta)
 )

@@ -6,6 +6,7 @@ A round needs one convolution instead of a new composition.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,14 @@ import numpy as np
 from accounting import require
 from accounting.arrays import Floats
 from accounting.compose import adaptive, loss_grid, pld, rdp
-from accounting.compose.accountant import Accountant, epsilon, exact_epsilon, has_exact, no_bound_message
+from accounting.compose.accountant import (
+    Accountant,
+    analytic_epsilon,
+    epsilon,
+    exact_epsilon,
+    has_exact,
+    no_bound_message,
+)
 from accounting.compose.pld import LossAccount
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
@@ -200,6 +208,10 @@ class _RunningLosses:
             further = None if last is None else _one_release(last)
             schedule_rounds = None if replacement is None else replacement.mechanism
             bounds.append(self._adaptive_account.epsilon(left, further, scheduled=schedule_rounds))
+        alone = self._total is None and last is None and len(self._accountants) > 1
+        if replacement is not None and alone and left > 0:
+            with suppress(UnsupportedMechanism):  # the first rounds of a schedule have a closed form
+                bounds.append(analytic_epsilon(replacement, left))
         return min(bounds) + 2 * total.closeness
 
     def _with_release(self, release: SingleRelease, count: int = 1) -> LossAccount:

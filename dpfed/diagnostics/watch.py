@@ -269,10 +269,10 @@ class RoundWatch:
 
     def noise_record(self) -> SumNoise | None:
         """Return statistics of the noise in the sum; None if no noise was observed."""
-        if not self._stages.noise_in_rows:
-            return None if self.drawn is None else noise_record(self.drawn, self.drawn_draws)
-        own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
-        return None if own is None else noise_record(own, self.draws + self.drawn_draws)
+        parts = [one for one in (self.shares, self.drawn) if one is not None]
+        if not parts or (self.shares is None and self._stages.noise_in_rows and len(self.arriving)):
+            return None
+        return noise_record(sum(parts[1:], parts[0]), self.draws + self.drawn_draws)
 
     @one_thread()
     def record(

@@ -229,7 +229,7 @@ def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
     package's version, so a run of a different version is not checked.
     """
     who = files.sampler
-    if who.law.takes_all or who.law.probability >= 1:
+    if files.all_take_part:
         return True, "all clients are in every round, for any seed."
     if isinstance(who.law, Schedule) and not who.law.secret:
         return True, "the order is public, for any seed."

@@ -44,14 +44,14 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     if files.unrecorded_cohorts:
         return None, f"the cohorts of {files.unrecorded_cohorts} skipped or interrupted rounds are not recorded."
     clients = files.config.federation.clients
-    if files.sampler.law.probability >= 1 and all(one.members == sampling.ALL_CLIENTS for one in files.rounds):
+    if files.all_take_part and all(one.members == sampling.ALL_CLIENTS for one in files.rounds):
         return True, f"all {clients} clients in every round."
     cohorts = []
     for one, ids in cohorts_by_round(files):
         if len(ids) != one.cohort:
             return False, f"round {one.round}: {one.cohort} clients were drawn, but {len(ids)} are listed."
         cohorts.append((one.round, ids))
-    if files.sampler.law.probability >= 1 and not files.sampler.law.is_schedule:
+    if files.all_take_part:
         return False, f"all {clients} clients take part in every round, but cohorts list fewer."
     return members_finding(files.sampler.law, clients, cohorts, alpha=alpha, ids=files.client_ids)
 

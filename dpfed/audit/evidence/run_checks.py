@@ -91,7 +91,7 @@ def _cohort_sizes(files: RunFiles, alpha: float) -> str | None:
 
 def _members(files: RunFiles, alpha: float) -> str | None:
     law, rounds = files.sampler.law, len(files.rounds)
-    if law.probability >= 1:
+    if files.all_take_part:
         return "a cohort without one of the clients"
     if law.is_schedule:
         return "a client in a round that its schedule excludes"
@@ -125,7 +125,7 @@ def _of_sums(text: str) -> WouldFind:
 
 
 def _seeds(files: RunFiles, alpha: float) -> str | None:
-    if files.sampler.law.probability >= 1:
+    if files.all_take_part:
         return None
     return "a cohort that is (secure) or is not (simulated) the one of run.seed"
 

@@ -194,6 +194,12 @@ class RunFiles:
                 raise Unavailable(f"the sampler of the user's own is not loaded: {error}") from None
             raise Unavailable(f"{self.client_ids_name}: is missing, so the order of turns is not known.") from None
 
+    @property
+    def all_take_part(self) -> bool:
+        """True if every client takes part in every round."""
+        law, clients = self.sampler.law, self.sampler.clients
+        return law.probability >= 1 and (law.cohort_cap or clients) >= clients
+
     @cached_property
     def summary(self) -> Summary:
         """Content of summary.json."""

@@ -95,9 +95,11 @@ def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
         return f"{one.arrived} uploads arrived, but {one.participants} were requested"
     cap = files.config.cohort_cap
     canaries = canaries_of(files.config).present_count(one.round - 1) if files.config.audit.canaries else 0
-    fill = files.promise.fill if files.config.privacy is not None and files.releases else None
     if cap is not None and one.cohort > cap:
         return f"{one.cohort} clients exceed the cap of {cap} that is charged"
+    if files.config.privacy is not None and not files.releases:
+        return None  # nothing was released, and the length of uploads, which decides the fill, is unknown
+    fill = None if files.config.privacy is None else files.promise.fill
     expected = max(one.cohort, fill or 0) + canaries
     if one.participants != expected:
         return f"{one.participants} uploads were requested, but {expected} are accounted"

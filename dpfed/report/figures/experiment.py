@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,13 @@ def plot_run(
     if not tested:
         tested = [(line, 100.0 * line.test_accuracy) for line in lines if line.test_accuracy is not None]
         label = "test accuracy, %"
-    height, marker = [score for _, score in tested], "o" if len(tested) < 30 else None
-    rounds, megabytes = [float(line.round) for line, _ in tested], [line.uplink_megabytes for line, _ in tested]
+    marker = "o" if len(tested) < 30 else None
     with figure(path, columns=3 if charged else 2, ax=ax) as axes:
-        for axis, at in ((axes[0], rounds), (axes[1], megabytes)):
+        for axis, key in zip(axes, ("round", "uplink_megabytes"), strict=False):
+            shown = [one for one in tested if getattr(one[0], key)]  # a logarithmic axis has no zero
+            at, height = [float(getattr(line, key)) for line, _ in shown], [score for _, score in shown]
             axis.plot(at, height, marker=marker, markersize=3, label=label_text(name))
-            add_tooltips(axis, at, height, [metrics_line_text(line) for line, _ in tested])
+            add_tooltips(axis, at, height, [metrics_line_text(line) for line, _ in shown])
             axis.set_ylabel(label)
         axes[0].set_xlabel("rounds")
         axes[0].xaxis.get_major_locator().set_params(integer=True)
@@ -124,9 +126,10 @@ def plot_curves(
             low, high = curve.accuracies.min(axis=0), curve.accuracies.max(axis=0)
             marker = look.marker if len(middle) < 15 else None
             for axes, x in ((left, curve.rounds), (right, curve.megabytes)):
+                shown = x > 0  # a logarithmic axis has no zero
                 axes.plot(
-                    x,
-                    middle,
+                    x[shown],
+                    middle[shown],
                     color=look.colour,
                     linestyle=look.style,
                     label=label_text(curve.name),
@@ -134,8 +137,9 @@ def plot_curves(
                     markersize=4,
                 )
                 if len(curve.accuracies) > 1:
-                    axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
-                add_tooltips(axes, x, middle, _curve_texts(curve, middle, low, high))
+                    axes.fill_between(x[shown], low[shown], high[shown], color=look.colour, alpha=0.2, linewidth=0)
+                texts = compress(_curve_texts(curve, middle, low, high), shown)
+                add_tooltips(axes, x[shown], middle[shown], list(texts))
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")

@@ -28,6 +28,11 @@ def test_an_honest_run_passes_and_is_charged_with_its_cap(capped):
     assert max(line["cohort"] for line in records(capped, "diagnostics.jsonl")) == 12
 
 
+def test_a_cap_below_clients_that_are_all_drawn(tmp_path):
+    capped = run(tmp_path / "run", *CAP, "federation.cohort=60", "federation.cohort_cap=50")
+    assert not failed(capped)
+
+
 @pytest.mark.parametrize(
     ("planted", "check"),
     [

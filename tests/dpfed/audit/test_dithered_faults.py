@@ -8,6 +8,7 @@ import torch
 from dpfed.audit.round.method_setting import audit_upload
 from dpfed.mechanisms import dithered
 from dpfed.mechanisms.dithered import DitheredNoise
+from tests.dpfed.audit.run_folders import failed, records, run
 
 SLICES, STD, PER_CLIENT = dithered._Slices.of, DitheredNoise._std, DitheredNoise._client_slices
 
@@ -43,3 +44,10 @@ def test_a_fault_is_found(monkeypatch, fault):
 def test_the_quantiser_as_it_is_passes(seed):
     """False-alarm rate 5% a seed, at other seeds."""
     assert audit_upload("dp-dithered", seed=seed).verdict == "pass"
+
+
+def test_a_round_without_clients_has_the_noise_of_all_shares(tmp_path):
+    """It was recorded as a sum without noise."""
+    empty = run(tmp_path / "run", "method.name=dp-dithered", "federation.cohort=1", "federation.rounds=6")
+    assert min(one["cohort"] for one in records(empty, "diagnostics.jsonl")) == 0
+    assert not failed(empty)

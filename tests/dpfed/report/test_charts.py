@@ -66,6 +66,17 @@ def test_every_colour_of_a_picture_follows_the_page(tmp_path):
         assert not re.search(r"#[0-9a-fA-F]{6}\b|https?:|<script|<style", one.picture)
 
 
+@pytest.mark.parametrize("sent", [[0.0, 0.0], [0.0, 2.0]])
+def test_rounds_before_the_first_upload_have_no_place_on_the_axis_of_uplink(sent):
+    lines = [
+        MetricsLine(round=i, scores={"test_accuracy": 0.1}, uplink_megabytes=one) for i, one in enumerate(sent, start=1)
+    ]
+    curve = Curve(name="a", rounds=np.array([1, 2]), megabytes=np.array(sent), accuracies=np.ones((2, 2)))
+    for drawing in (plot_run("a", lines), plot_curves([curve])):
+        marks = [str(panel.picture).count('class="mark"') for panel in inline_svg(drawing).panels]
+        assert marks == [2] + [1] * any(sent)
+
+
 def test_marks_are_bounded_and_a_panel_without_data_is_left_out():
     many = str(drawn([(i, i % 7) for i in range(10_000)]).panels[0].picture)
     assert len(many) < 200_000

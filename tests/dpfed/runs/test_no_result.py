@@ -16,6 +16,7 @@ WAYS = {
     "shares": ["privacy.placement=clients", "aggregation.tolerance=0.1", *MASKED],
     "the server's noise": MASKED,
     "coins": [*COINS, *MASKED],
+    "a filled sum": [*MASKED, "aggregation.lost=", "aggregation.dropout=0.9", "federation.sampling=poisson"],
 }
 
 
