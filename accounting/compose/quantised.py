@@ -24,6 +24,7 @@ _TAIL_MASS = 1e-18
 _POINTS_PER_SPREAD = 1000.0
 _GROUP_SIZES, _MERGED = range(200, 257), 16
 _MOST_POINTS, _LARGEST_LOSS = 1 << 22, 600.0  # largest loss for which exponents do not overflow
+_MOST_STEPS = 1 << 23  # largest loss on the grid, in steps; a grid for larger ones would not fit in memory
 
 
 def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossDistribution, float, int, float]:
@@ -85,12 +86,12 @@ def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float
     """Return the loss distribution of cells with log masses p and q, accurate to `rounding`, and the offset of its
     grid.
 
-    Cells that are not given are dropped, as if their loss were below all others.
+    Cells that are not given, or far below 0, are dropped, as if their loss were below all others.
     """
-    if not len(p):  # without cells the bound is 0
+    steps = np.minimum((p - q - rounding) / interval, _MOST_STEPS)
+    steps, mass = steps[steps > -_MOST_STEPS], np.exp(p[steps > -_MOST_STEPS])
+    if not len(mass):  # without cells the bound is 0
         return certain_loss(0, spacing=interval), 0.0
-    steps = (p - q - rounding) / interval
-    mass = np.exp(p)
     offset = _best_offset(steps, mass)
     index = np.floor(steps - offset).astype(np.int64)
     lowest = int(index.min())

@@ -74,7 +74,7 @@ def show_budget(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[
     out.print(
         f"for {sampler_text(plan)}; neighbours: {plan.adjacency}, unit {plan.unit}, "
         f"sensitivity {answer.to_dict()['sensitivity_in_clips']:g} C; accountant: {answer.accountant}"
-        + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.order else "")
+        + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.conversion else "")
     )
     if answer.lower_bound is not None:
         out.print(f"no account of the same run can state less than {downwards(answer.lower_bound)}")

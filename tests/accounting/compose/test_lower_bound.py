@@ -228,3 +228,12 @@ def test_next_to_no_noise_shows_the_rounds_that_a_client_is_drawn_in(z):
     two_rounds = 2 / (2 * z * z)
     shown = lower_bound.epsilon(mechanism, delta=delta)
     assert two_rounds * (1 - 1e-3) <= shown <= pld.epsilon(mechanism, delta=delta) <= two_rounds * (1 + 1e-2)
+
+
+def test_losses_beyond_the_grid_take_no_memory():
+    """Planted once: 10^15 clients of which one is drawn, for whose losses a grid of 15 GB was made."""
+    p, q = np.log([0.5, 0.4999, 1e-4]), np.log([0.5, 0.4, 0.1])
+    found, offset = quantised.rounded_down(p, q, 0.0, 1e-14)
+    assert len(found.masses) <= 2 * quantised._MOST_STEPS
+    assert found.masses.sum() == pytest.approx(0.9999)
+    assert found.spacing * (found.lowest + len(found.masses) + offset) < math.log(0.4999 / 0.4)
