@@ -147,7 +147,7 @@ def _privacy_fields(experiment: Experiment, book: LedgerBook | None, ledger: Led
         "noise_placement": noise_placement(book.ledger.releases),
         "noise": noise_kind(privacy_target),
         **noise_schedule_fields(privacy_target),
-        **other_epsilon_fields(config, privacy_target, len(ledger.releases)),
+        **other_epsilon_fields(config, privacy_target, ledger),
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
@@ -240,11 +240,19 @@ def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget) -> dict[
 
 
 def other_epsilon_fields(
-    config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int
+    config: Config, privacy_target: PrivacyTarget | RecordTarget, ledger: Ledger
 ) -> dict[str, object]:
-    """Return the fields of summary.json with epsilon against the server and against hostile clients, and their
-    rounds."""
+    """Return the fields of summary.json with epsilon against the server and against hostile clients, and their rounds.
+
+    Their values are None for a prolonged run, whose length may depend on its results: its budget bounds neither. Other
+    runs of a project, which may end it, are stated with all planned rounds.
+    """
     found: dict[str, object] = {}
+    releases, planned = len(ledger.releases), None if ledger.header.plan is None else ledger.header.plan.rounds
+    if planned is not None and "run" in ledger.header.about:
+        releases = max(releases, planned)
+    if planned is not None and planned < config.federation.rounds:
+        releases = 0
     for name, view in (
         ("server_epsilon", epsilon_against_server),
         ("hostile_clients_epsilon", epsilon_against_hostile_clients),

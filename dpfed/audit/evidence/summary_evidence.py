@@ -264,7 +264,7 @@ def values_from_ledger(files: RunFiles) -> dict[str, object]:
         "noise": noise_kind(privacy_target),
         "noise_multiplier": privacy_target.noise_multiplier,
         **noise_schedule_fields(privacy_target),
-        **other_epsilon_fields(files.config, files.promise.charged_target, len(releases)),
+        **other_epsilon_fields(files.config, files.promise.charged_target, files.trusted_ledger),
     }
 
 

@@ -88,6 +88,17 @@ def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path
     assert summary["hostile_clients_epsilon_rounds"] == 3
 
 
+@pytest.mark.parametrize(("noise", "key"), [(SHARES, "server_epsilon"), ((), "hostile_clients_epsilon")])
+def test_a_prolonged_run_states_nothing_that_its_budget_does_not_bound(tiny_config, tmp_path, noise, key):
+    """It stated the releases so far, less than its epsilon, which is the budget: its length may depend on results."""
+    settings = (*noise, *MASKED, KEPT, "federation.sampling=fixed", "privacy.epsilon=20", "privacy.noise_multiplier=3")
+    first = federation.run(build(tiny_config(*settings, "federation.rounds=1")), tmp_path / "run").summary
+    longer = build(tiny_config(*settings, "federation.rounds=2"))
+    then = federation.run(longer, tmp_path / "run", resume=True).summary
+    assert first[key] > first["epsilon"]
+    assert (then["epsilon"], then[key], then[f"{key}_rounds"]) == (20.0, None, None)
+
+
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
     assert epsilon_against_server(experiment.config, experiment.privacy_target, 7).rounds == 7
