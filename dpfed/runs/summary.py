@@ -244,15 +244,16 @@ def other_epsilon_fields(
 ) -> dict[str, object]:
     """Return the fields of summary.json with epsilon against the server and against hostile clients, and their rounds.
 
-    Their values are None for a prolonged run, whose length may depend on its results: its budget bounds neither. Other
-    runs of a project, which may end it, are stated with all planned rounds.
+    Their values are None for a prolonged run, whose length may depend on its results: its budget bounds neither. A run
+    of a project, which other runs may end, and one with spare rounds are stated with all planned and spare rounds.
     """
     found: dict[str, object] = {}
-    releases, planned = len(ledger.releases), None if ledger.header.plan is None else ledger.header.plan.rounds
-    if planned is not None and "run" in ledger.header.about:
-        releases = max(releases, planned)
-    if planned is not None and planned < config.federation.rounds:
-        releases = 0
+    releases, plan = len(ledger.releases), ledger.header.plan
+    if plan is not None and plan.rounds is not None:
+        if "run" in ledger.header.about or plan.spare:
+            releases = max(releases, plan.rounds + plan.spare)
+        if plan.rounds < config.federation.rounds:
+            releases = 0
     for name, view in (
         ("server_epsilon", epsilon_against_server),
         ("hostile_clients_epsilon", epsilon_against_hostile_clients),

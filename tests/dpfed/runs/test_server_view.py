@@ -82,10 +82,12 @@ def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny
     assert shown(sampled) > 1.5 * privacy_target.delta
 
 
-def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path):
-    summary = federation.run(build(tiny_config(*MASKED, "federation.sampling=all")), tmp_path / "run").summary
+@pytest.mark.parametrize("spare", [0, 2])
+def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path, spare):
+    settings = (*MASKED, "federation.sampling=all", f"run.spare_rounds={spare}")
+    summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     assert summary["hostile_clients_epsilon"] == pytest.approx(summary["epsilon"], rel=1e-9)
-    assert summary["hostile_clients_epsilon_rounds"] == 3
+    assert summary["hostile_clients_epsilon_rounds"] == 3 + spare
 
 
 @pytest.mark.parametrize(("noise", "key"), [(SHARES, "server_epsilon"), ((), "hostile_clients_epsilon")])
