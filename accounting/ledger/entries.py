@@ -240,24 +240,39 @@ _ROUNDING = 1e-9
 """Relative tolerance between two computations of one standard deviation."""
 
 
+_LARGE_COUNT = 1e100
+"""Standard deviation of a count above which it reveals nothing."""
+
+
 def noise_error(entry: Entry) -> str | None:
     """Return an error text if an entry states less noise than its mechanism is charged with, else None.
 
-    noise_std must be at least `least_noise_std` of each mechanism, up to a relative 1e-9. For Gaussians that is z C (a
-    release that shares its noise multiplier with a count states more). For integers it is the standard deviation of the
-    sum of all shares in clip norms, with the step size of `detail` if given. For Bernoulli samples it is the noise on
-    the probabilities.
+    noise_std must be at least `least_noise_std` of each mechanism, up to a relative 1e-9. For Gaussians that is z C;
+    noise_std and the `count_noise_std` of `detail` then count together. For integers it is the standard deviation of
+    the sum of all shares in clip norms, with the step size of `detail` if given. For Bernoulli samples it is the noise
+    on the probabilities.
     """
     if isinstance(entry, Aborted | Purchase):
         return None
     charged = entry.steps if isinstance(entry, LocalRelease) else (entry,)
     least = max((_least_noise_std_of(part.mechanism, entry) for part in charged), default=0.0)
-    if entry.noise_std >= least * (1 - _ROUNDING):
+    stated = _noise_std_with_count(entry)
+    if stated >= least * (1 - _ROUNDING):
         return None
+    beside = "" if stated == entry.noise_std else f" and a count with noise, together {stated}"
     return (
-        f"noise_std={entry.noise_std}: the charged mechanism has noise of standard deviation {upwards(least)} at "
-        f"clip_norm={entry.clip_norm}. State the noise that is added, and charge a mechanism with no more noise."
+        f"noise_std={entry.noise_std}{beside}: the charged mechanism has noise of standard deviation {upwards(least)} "
+        f"at clip_norm={entry.clip_norm}. State the noise that is added, and charge a mechanism with no more noise."
     )
+
+
+def _noise_std_with_count(entry: Release | LocalRelease) -> float:
+    """Return noise_std; if a noisy count is released too, the noise_std of one sum that is as private as both."""
+    count_std = entry.detail.get("count_noise_std")
+    if not isinstance(count_std, int | float) or count_std > _LARGE_COUNT:
+        return entry.noise_std
+    stated = entry.noise_std, 2 * count_std * entry.clip_norm
+    return 1 / math.hypot(1 / stated[0], 1 / stated[1]) if min(stated) > 0 else 0.0
 
 
 def _least_noise_std_of(mechanism: SingleRelease, entry: Release | LocalRelease) -> float:

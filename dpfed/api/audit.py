@@ -200,25 +200,41 @@ def _of_tables(request: _Request, tables: dict[str, Any]) -> Iterator[Verdict]:
     name = str(tables.get("method", {}).get("name", ""))
     method = all_methods().get(name)
     if request.wants("upload") and method is not None and method.private_with and "privacy" in tables:
-        yield _checked(request, name, _settings_of_method(tables))
+        kept = _settings_of_method(tables)
+        yield _with_settings_left_out(_checked(request, name, kept), tables, [*kept, *request.of_config])
     if request.wants("replay"):
         yield _replayed(request)
 
 
 def _settings_of_method(tables: dict[str, Any]) -> list[str]:
-    """Return the settings of a configuration that its small round keeps: those of its method and its sum."""
-    kept = [
+    """Return the settings of a configuration that its small round keeps: those of its method, its sum and its clip."""
+    tables = {name: dict(tables.get(name, {})) for name in ("method", "aggregation", "mask", "privacy")}
+    adaptive = dict(tables["privacy"].pop("adaptive", {}))
+    kept = {"adjacency", "noise", "placement", "release", "clip_norm"}
+    if "noise_multiplier" in tables["privacy"] and adaptive:
+        kept |= {"noise_multiplier"}
+    else:
+        adaptive.pop("count_noise_std", None)  # its noise must fit the multiplier
+    inside = [("method.options", tables["method"].pop("options", {})), ("privacy.adaptive", adaptive)]
+    tables["privacy"] = {key: value for key, value in tables["privacy"].items() if key in kept}
+    return [
         f"{name}.{key}={json.dumps(value)}"
-        for name in ("method", "aggregation", "mask")
-        for key, value in tables.get(name, {}).items()
-        if not isinstance(value, dict) and (name, key) != ("method", "name")
+        for name, table in [*tables.items(), *inside]
+        for key, value in table.items()
+        if (name, key) != ("method", "name")
     ]
-    private = tables.get("privacy", {})
-    return kept + [
-        f"privacy.{key}={json.dumps(private[key])}"
-        for key in ("adjacency", "noise", "placement", "release", "clip_norm")
-        if key in private
+
+
+def _with_settings_left_out(found: Verdict, tables: dict[str, Any], kept: Sequence[str]) -> Verdict:
+    """Return a verdict whose limitations name the settings of the configuration that its small round lacks."""
+    lacking = [
+        f"{name}.{key}"
+        for name in ("privacy", "federation", "server")
+        for key in tables.get(name, {})
+        if not any(one.startswith((f"{name}.{key}=", f"{name}.{key}.")) for one in kept)
     ]
+    text = f"settings of the configuration that this small round lacks (give them by --set): {', '.join(lacking)}"
+    return replace(found, not_tested=(*found.not_tested, text)) if lacking else found
 
 
 def _of_name(request: _Request) -> Iterator[Verdict]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,16 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.mechanisms import BallsAndBins, Schedule
+from accounting.mechanisms import (
+    BallsAndBins,
+    CorrelatedRounds,
+    Sampling,
+    Schedule,
+    SingleRelease,
+    sampling_of,
+    subsample,
+    unsampled,
+)
 from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
@@ -40,6 +49,21 @@ _BY_CHANCE = 1e-9
 
 _COINS = 1 << 31
 """Largest number of client draws, clients times rounds, that the audit repeats."""
+
+
+def charge_covers(charged: SingleRelease, law: Sampling, *, seen: bool) -> bool:
+    """Return True if a release is charged for cohorts of `law`, or for all clients in every round.
+
+    seen: True if every upload is a release, which only a public order amplifies
+    """
+    stated = sampling_of(charged)
+    if stated.takes_all or (seen and not law.public_order):
+        return stated.takes_all
+    if isinstance(stated, CorrelatedRounds):
+        return stated.participations is None and law.rounds_apart >= stated.separation
+    if isinstance(stated, BallsAndBins) and isinstance(law, BallsAndBins):
+        stated = replace(stated, coefficients=law.coefficients)
+    return stated == sampling_of(subsample(unsampled(charged), law))
 
 
 def sizes_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:

@@ -13,6 +13,7 @@ from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
 from accounting.mechanisms import with_whole_noise
 from accounting.rounding import downwards, upwards
+from dpfed.audit.evidence.cohort_distribution import charge_covers
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import (
@@ -221,14 +222,17 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
     if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
-    if kinds and plan.largest_charges and files.releases and files.config.privacy is not None:
+    if kinds and files.releases and files.config.privacy is not None:
         try:
-            expected = files.promise.run(plan.rounds + plan.spare).to_dict()
+            target, expected = files.promise.privacy_target, files.promise.run(plan.rounds + plan.spare).to_dict()
         except Unavailable:
             raise
         except (DpfedError, AccountingError) as error:
             return f"{source} does not give the planned releases ({error})."
-        if not are_equal_values(expected, plan.largest_charges[0].to_dict()) or len(plan.largest_charges) > 1:
+        if not charge_covers(target.mechanism, files.sampler.law, seen=target.private.in_every_upload):
+            return f"the releases are not charged for the cohorts that {source} gives, by {files.sampler.law}."
+        planned = [one.to_dict() for one in plan.largest_charges]
+        if planned and not are_equal_values([expected], planned):
             return f"the ledger's header plans releases that differ from those of {source}."
     return None
 

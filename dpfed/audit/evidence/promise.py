@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,9 +52,8 @@ class Promise:
         """Return the bound on the norm of a row without noise, in units of the sum; None for Bernoulli samples."""
         if self.privacy_target.noise_multiplier is None:
             return None
-        if (rows := self.privacy_target.integer_rows) is not None:
-            return math.sqrt(rows.fixed_point.largest_squared_norm(rows.clip_norm))
-        return clip_norm
+        charged: float = getattr(unsampled(self.privacy_target.mechanism), "l2_bound", clip_norm)
+        return charged
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """Return the ledger line of round `number` (counted from 0) for a sum of `uploads` uploads."""

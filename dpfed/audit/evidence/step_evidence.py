@@ -13,7 +13,7 @@ from typing import get_args
 from accounting.factorisation import column, inverse
 from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, noise_matrix, schedule_of, unsampled
 from dpfed.audit.evidence.noise_evidence import charged_noise
-from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.watch import probe_of
@@ -23,6 +23,7 @@ from dpfed.participation.sampling import canaries_of
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import Probes, RoundRecord
 from dpfed.server.rules import Kind
+from dpfed.stages.project import SendAll
 
 _ROUNDING = 1e-9
 
@@ -93,6 +94,8 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
 def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, but {one.participants} were requested"
+    if (one.counted or 0) > one.cohort:
+        return f"{one.counted} rows of clients were clipped, but {one.cohort} clients were drawn"
     cap = files.config.cohort_cap
     canaries = canaries_of(files.config).present_count(one.round - 1) if files.config.audit.canaries else 0
     if cap is not None and one.cohort > cap:
@@ -129,7 +132,9 @@ def _shares_text(files: RunFiles) -> str:
     release = next(iter(files.releases.values()))
     mechanism = unsampled(release.mechanism)
     if isinstance(mechanism, BernoulliAggregate):
-        return f"no sum has more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."
+        return (
+            f"no sum has more than {mechanism.cohort} Bernoulli uploads; their padding leaves no trace in these files."
+        )
     if release.noise_placement == "clients":
         draws = [one.noise.draws for one in files.results if one.noise is not None]
         least = min(draws, default=min((one.arrived for one in files.results), default=0))
@@ -174,20 +179,23 @@ def sums_match_rows(files: RunFiles) -> Finding:
 def model_moves_by_releases(files: RunFiles) -> Finding:
     """Check that every round starts from the model of the round before, and that its step follows from the release.
 
-    The last step must give the model of the checkpoint, and the rounds' models its moving average. For adaptive rules,
-    the mean of updates in the checkpoint is checked in place of the steps. For other rules that are not linear (the
-    posterior of masks, purging, clipped probabilities) only the start of each round is checked.
+    If the run sends all entries and can be built here, the move must be the release; else the public map between them
+    is not checked. The last step must give the model of the checkpoint, and the rounds' models its moving average. For
+    adaptive rules, the mean of updates in the checkpoint is checked in place of the steps. For other rules that are not
+    linear (the posterior of masks, purging, clipped probabilities) only the start of each round is checked.
     """
     if files.config.privacy is None:
         return True, "the unit is a record: each upload that moves the model is private itself."
     last: Probes | None = None
     velocity, wrong, server = 0.0, [], files.config.server
+    whole = value_or(False, lambda: isinstance(files.experiment.method.stages.project.choice, SendAll))
     momentum, rate = (server.momentum, server.learning_rate) if isinstance(server, StepServer) else (0.0, 0.0)
     for one, probes in _rounds_with_probes(files):
         room = _rounding_allowance(files, probes, one, velocity)
         velocity = momentum * velocity + probes.moved / (one.divisor or 1.0)
         stepped = probes.before + rate * velocity
         broken = last is not None and abs(probes.before - last.after) > room
+        broken |= whole and abs(probes.moved - probes.released) > _OF_SUMS * _norm_limit_of_sum(files, one)
         if broken or (_has_linear_step(files) and abs(probes.after - stepped) > room * max(1.0, rate)):
             wrong.append(one.round)
         last = probes
@@ -206,6 +214,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
         words = "the server's step is not linear and was not checked"
     if _has_adaptive_rule(files):
         words = "the mean of updates that determines its steps follows from the releases"
+    words += "" if whole else "; the map from the release to the model's move was not checked"
     return True, f"each of {len(files.results)} rounds starts from the model of the round before; {words}."
 
 

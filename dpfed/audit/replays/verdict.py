@@ -17,9 +17,9 @@ Outcome = Literal["pass", "fail", "nothing tested", "refused", "could not tell",
 
 SCOPE = "on these pairs and what they exercised"
 NOT_SEEN = (
-    "the amount and the distribution of noise (tested by `dpfed audit`, and by mechanism(std=)), the distribution of "
-    "cohorts, the charge, code that these rounds and pairs do not reach, processes that your code starts, time, "
-    "memory, and whether the release was computed by this code"
+    "the amount and distribution of noise and cohorts (`dpfed audit METHOD` and mechanism(std=) test those of sums; no "
+    "audit tests the noise and batches of [local.record]), the charge, code that these rounds and pairs do not reach, "
+    "processes that your code starts, time, memory, and whether the release was computed by this code"
 )
 _BY_PLACE = (
     "the numbers of random draws differ between the two runs, so that the difference may come from them. Draw "

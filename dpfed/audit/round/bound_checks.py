@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.special import bdtr
+from scipy.special import bdtr, ndtr
 from scipy.stats import chi2
 from torch import Tensor
 
@@ -141,7 +141,8 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
         detail=f"largest move of a client in a coordinate: {farthest:.6f} of the clip"
         + ("" if chance is None else f"; p-value of the samples that pad a sum: {chance:.2g}"),
-        would_find="a coordinate that moves 0.002% beyond the clip",
+        would_find="a coordinate that moves 0.002% beyond the clip"
+        + ("" if chance is None else ", or a sum that is not padded"),
     )
 
 
@@ -152,7 +153,8 @@ def _p_value_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     off = stage.server(torch.zeros_like(one.reference), now).double()
     theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
     scores = stage.trials * off.square() / (count * theta * (1 - theta))
-    return float(chi2.sf(float(scores.sum()), len(scores)))
+    total = float(scores.sum())
+    return 2 * min(float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))))
 
 
 def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
@@ -188,25 +190,32 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
     """Check that a client's samples are 1 as often as its bounded move says, in every coordinate and for every seed.
 
-    The counts of ones are compared with their probabilities by the sum of squared standard scores, in both tails.
+    The counts of ones are compared with their probabilities by the sum of squared standard scores, and by the standard
+    score of their product with the move, which a longer move changes; in both tails.
     """
     stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
     assert stage is not None
     update = torch.randn(size, generator=torch.Generator().manual_seed(8))
-    client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS // 10, dtype=np.int64)
+    client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS, dtype=np.int64)
     theta = one.reference.double() + one.upload(update[None], client).bounded[0].double()
-    theta = theta.clamp(stage.edge, 1 - stage.edge).cpu()
-    theta = torch.from_numpy(debias.clipped_mean(theta, c=stage.edge, noise_std=claim.coins.noise_std))
-    ones = one.rows_of_client(update, drawn).double().sum(dim=0).cpu()
+    near, far = stage.edge, 1 - stage.edge
+    theta, start = (
+        torch.from_numpy(debias.clipped_mean(each.clamp(near, far).cpu(), c=near, noise_std=claim.coins.noise_std))
+        for each in (theta, one.reference.double())
+    )
+    move, ones = theta - start, one.rows_of_client(update, drawn).double().sum(dim=0).cpu()
     number = len(drawn) * stage.trials
     scores = (ones - number * theta) / (number * theta * (1 - theta)).sqrt()
     total = float(scores.square().sum())
-    likely = 2 * min(float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))))
+    spread_along = math.sqrt(number * float(theta * (1 - theta) @ move.square()))
+    along = float(move @ (ones - number * theta)) / spread_along if spread_along else 0.0
+    tails = float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))), float(ndtr(-abs(along)))
+    likely = min(1.0, 4 * min(tails))
     return Check(
         name="samples",
         passed=likely >= FALSE_ALARM,
         detail=f"{number} samples of a client in {len(scores)} coordinates; p-value of their frequencies: {likely:.2g}",
-        would_find=f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from those of the "
-        "move",
+        would_find=f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from the move's, or "
+        f"a move {7 * spread_along / max(number * float(move.square().sum()), 1e-300):.0%} longer",
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from accounting.ledger import Release
 from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, sampling_of_keys
 from dpfed.aggregation.sums import least_uploads
@@ -126,7 +127,8 @@ def round_of(experiment: Experiment) -> OneRound:
             f"method.name={experiment.specification.name!r}, aggregation.kind={table.kind!r}: no round is charged "
             "as one release, so there is no claim to test. Set [privacy]."
         )
-    return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
+    method = replace(experiment.method, dropouts=None)  # the round has the fewest uploads already
+    return OneRound(method=method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 
 
 def audit_upload(
@@ -167,11 +169,8 @@ def _checks_of_several_rounds(experiment: Experiment, seed: int) -> tuple[Check,
     """Return the checks of a schedule: cohorts of three epochs, and noise correlated over rounds."""
     method, config = experiment.method, experiment.config
     drawing = replace(method, canaries=None, randomness=Simulated(seeds=Seeds(root=seed)))
-    rounds = config.federation.rounds
-    cohorts = sampler_check(method.sampler, lambda number: draw_round_cohort(drawing, number), rounds)
-    one = round_of(experiment)
-    release = method.release(replace(one.announcement, uploads=one.clients))
-    assert release is not None
+    rounds, one, release = config.federation.rounds, round_of(experiment), _release_of_round(experiment)
+    cohorts = sampler_check(method.sampler, lambda number: draw_round_cohort(drawing, number), rounds, release)
     schedule = schedule_of(release.mechanism)
     law = None if schedule is None else noise_matrix(schedule)
     if law is None:
@@ -199,4 +198,11 @@ def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:
     """Check the sampler of the audited round and the sampler of the method's preset."""
     table = catalogue.preset_tables(_preset_name(name))["federation"]
     drawn = sampling_of_keys(table.get("sampling", "poisson"), {"cohort": table["cohort"]}).cohorts(table["clients"])
-    return cohorts_check(experiment.method, Seeds(root=seed), [drawn])
+    return cohorts_check(experiment.method, Seeds(root=seed), [drawn], _release_of_round(experiment))
+
+
+def _release_of_round(experiment: Experiment) -> Release:
+    one = round_of(experiment)
+    release = experiment.method.release(replace(one.announcement, uploads=one.clients))
+    assert release is not None
+    return release

@@ -157,7 +157,7 @@ class PairGap:
 
     gap:          distance of the noiseless releases over the claimed sensitivity; 1 if the pair attains it
     lines:        different sets of ledger lines of noisy rounds
-    follows_rule: True if every new state follows from the released sum alone
+    follows_rule: True if every new state follows from the released sum, by one divisor, alone
     """
 
     name: str
@@ -174,12 +174,13 @@ def gap_of_pair(one: OneRound, claim: Claim, pair: Neighbours) -> PairGap:
         one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
     rounds = WholeRounds(one_round=one)
     done = [_round(rounds, claim, pair, own) for own in _worlds(pair) for _ in range(_ROUNDS)]
+    divisors = {each.count for each in done if each.sum_of_moves is not None}
     lines = {tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in each.entries) for each in done}
     return PairGap(
         name=pair.name,
         gap=(_gap_of_vectors if claim.coins is None else _gap_of_probabilities)(one, claim, pair),
         lines=frozenset(lines),
-        follows_rule=all(each.follows_rule for each in done),
+        follows_rule=all(each.follows_rule for each in done) and len(divisors) < 2,
     )
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 import torch
+from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, chdtr, ndtr, ndtri, stdtrit
 from torch import Tensor
 
 from accounting.factorisation import column
 from accounting.mechanisms import CorrelatedRounds
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.noise_evidence import shortfall_found
 from dpfed.audit.round.bound_checks import largest_effect
 from dpfed.audit.round.one_round import Claim, OneRound
@@ -32,7 +34,7 @@ _SAME = 0.9
 _CENTRE = 0.01
 _EQUAL = 1e-4
 """Difference of noise, in standard deviations, by which rounding changes it."""
-_LOUD = 10.0
+_LOUD, _INSIDE = 10.0, 0.01
 
 _MOST_ROUNDS = 3_000
 _UPPER = 6.4  # standard deviations: error probability 1e-6, found with 95%
@@ -278,25 +280,33 @@ def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor) -> Tenso
 def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     """Check that the count of clients inside the bound, which adaptive clipping releases, has the claimed noise.
 
-    The next clip norm C' = C exp(-rate (fraction - quantile)) reveals it. None if no count is released.
+    One client must not move the count, without its noise, by more than 1/2 (replace-one: 1). The next clip norm C' = C
+    exp(-rate (fraction - quantile)) reveals the count. None if no count is released.
     """
     clip = one.method.stages.find(Clip)
     if clip is None or clip.adaptive is None or not claim.count_separation or claim.visible_output != "sum":
         return None
-    rule, rounds = clip.adaptive, WholeRounds(one_round=one)
-    zeros = rounds.moves(None, torch.zeros(size))
-    logs = [
-        math.log(rounds.run(zeros, rounds.smallest_cohort()).state.clip_norm / one.state.clip_norm)
-        for _ in range(_COUNTS)
-    ]
-    counts = torch.tensor(logs, dtype=torch.float64) / rule.rate * rule.cohort / rule.count_noise_std
+    rule, noisy, quiet = clip.adaptive, WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
+    zeros, everyone = torch.zeros(size), noisy.smallest_cohort()
+
+    def count(rounds: WholeRounds, own: Tensor, cohort: NDArray[np.int64]) -> float:
+        norm = rounds.run(rounds.moves(own, zeros), cohort).state.clip_norm
+        return math.log(norm / one.state.clip_norm) / rule.rate * rule.cohort
+
+    sent = [count(quiet, zeros + part * claim.bound / size**0.5, everyone) for part in (0.0, _LOUD, _INSIDE)]
+    without = {Adjacency.ADD_REMOVE: [count(quiet, zeros, everyone[1:])], Adjacency.REPLACE_ONE: sent}
+    others = without.get(claim.adjacency, sent[:1])
+    moved = max(abs(one - other) for one in sent for other in others) / claim.adjacency.sensitivity_in_clips
+    counts = torch.tensor([count(noisy, zeros, everyone) for _ in range(_COUNTS)], dtype=torch.float64)
+    counts /= rule.count_noise_std
     likely = float(chdtr(_COUNTS - 1, float((counts - counts.mean()).square().sum())))
     return Check(
         name="count",
-        passed=likely >= FALSE_ALARM,
-        detail=f"standard deviation of the released count {float(counts.std()):.4f} of the claimed one in {_COUNTS} "
-        f"rounds; p-value of so small a variance: {likely:.2g}",
-        would_find=f"noise of the count {short_text(_COUNTS - 1, FALSE_ALARM)}",
+        passed=likely >= FALSE_ALARM and moved <= 0.5 + _EQUAL,
+        detail=f"one client added or removed moves the count by {moved:.4f}, 0.5 is charged; standard deviation "
+        f"of the released count {float(counts.std()):.4f} of the claimed one in {_COUNTS} rounds; p-value "
+        f"of so small a variance: {likely:.2g}",
+        would_find=f"noise of the count {short_text(_COUNTS - 1, FALSE_ALARM)}, or a client that counts more than once",
     )
 
 

@@ -22,8 +22,9 @@ from scipy.stats import binom
 from torch import Tensor
 
 from accounting.budget import FixedSize, Poisson
+from accounting.ledger import Release
 from accounting.mechanisms.samplings.planned import Sampler
-from dpfed.audit.evidence.cohort_distribution import sizes_finding
+from dpfed.audit.evidence.cohort_distribution import charge_covers, sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
 from dpfed.audit.round.neighbours import PairGap
 from dpfed.audit.round.one_round import Claim, LedgerInMemory, OneRound, RowRecorder
@@ -46,33 +47,39 @@ _WORDS = 4
 _FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum', 0).tolist())"
 
 
-def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler]) -> Check:
+def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], charged: Release | None = None) -> Check:
     """Check the sampler of `method`, the samplers `others`, and three small ones by `sampler_check`; return one check.
 
     Cohorts are drawn as in a round. The small samplers include one whose cohorts are sometimes empty (Poisson
-    sampling), and one whose cohorts exceed the cap in two of five rounds.
+    sampling), and one whose cohorts exceed the cap in two of five rounds. charged: release of a round of `method`.
     """
     overfull = Poisson(cohort=_CLIENTS // 2, cohort_cap=_CLIENTS // 2)
     small = [one.cohorts(_CLIENTS) for one in (Poisson(cohort=_COHORT), FixedSize(cohort=_COHORT), overfull)]
     found = []
     for who in (method.sampler, *others, *small):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(who, partial(draw_round_cohort, drawing)))
+        release = charged if who is method.sampler else None
+        found.append(sampler_check(who, partial(draw_round_cohort, drawing), charged=release))
     wrong = [one for one in found if not one.passed]
     fine = f"{_COHORTS} cohorts of each of {len(found)} samplers: sizes, members, overlaps and repetitions as charged"
     return wrong[0] if wrong else replace(found[0], detail=fine)
 
 
-def sampler_check(who: Sampler, drawn: Callable[[int], NDArray[np.int64]], rounds: int = _COHORTS) -> Check:
+def sampler_check(
+    who: Sampler, drawn: Callable[[int], NDArray[np.int64]], rounds: int = _COHORTS, charged: Release | None = None
+) -> Check:
     """Check drawn cohorts by the tests of recorded ones: sizes, members, overlaps, repetitions, schedules.
 
-    drawn: function that draws the cohort of a round. A correct sampler fails with probability at most FALSE_ALARM.
+    drawn: function that draws the cohort of a round. charged: release of a round with cohorts of `who`.
+    A correct sampler fails with probability at most FALSE_ALARM.
     """
     cohorts = [np.sort(drawn(number)) for number in range(rounds)]
     found = [sizes_finding(who, [len(one) for one in cohorts], FALSE_ALARM / 2)]
     if who.law.probability < 1 or who.law.is_schedule:
         numbered = list(enumerate(cohorts, 1))
         found.append(members_finding(who.law, who.clients, numbered, alpha=FALSE_ALARM / 2, ids=who.ids))
+    if charged and not charge_covers(charged.mechanism, who.law, seen=charged.noise_placement == "uploads"):
+        found.append((False, f"Rounds are charged for other cohorts than those of {who.law}."))
     wrong = [one for one in found if one[0] is False]
     mean, often = rounds * who.law.probability, 0
     with suppress(ValueError):
@@ -81,8 +88,8 @@ def sampler_check(who: Sampler, drawn: Callable[[int], NDArray[np.int64]], round
         name="sampler",
         passed=not wrong,
         detail=" ".join(one[1] for one in wrong or found),
-        would_find=f"a cohort that is drawn twice, or a client drawn {often} times in {rounds} rounds in place of "
-        f"{mean:.0f}",
+        would_find=f"a charge for another sampler, a cohort that is drawn twice, or a client drawn {often} times in "
+        f"{rounds} rounds in place of {mean:.0f}",
     )
 
 

@@ -1,0 +1,167 @@
+"""Faults planted in the package's own code, present while the audit runs: charges, divisors, counts, padding, maps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tomli_w
+from refusals import refused
+
+from accounting.errors import LedgerError
+from accounting.mechanisms import PoissonSampling, sampling_of, subsample, unsampled
+from dpfed.api.audit import audits
+from dpfed.audit.round.bound_checks import floor_check, samples_check, window_check
+from dpfed.audit.round.method_setting import _sampler_checks, audit_upload, audited_configuration
+from dpfed.audit.round.neighbours import gap_of_pair
+from dpfed.audit.round.noise_checks import count_check
+from dpfed.audit.round.one_round import RandomnessByCallOrder
+from dpfed.audit.round.round_audit import claim_of_round, pairs_for_claim
+from dpfed.audit.run import audit_run
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.round import Method, OpenRound
+from dpfed.runs.experiment import build
+from dpfed.stages import clip
+from dpfed.stages.clip import AdaptiveClip, Clip
+from dpfed.stages.project import Project
+
+from ...rounds import configured
+from . import run_folders
+from .fault_layers import case
+from .run_faults import STEP
+
+ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
+DRAWN = GaussianNoise._release_with
+
+
+def with_half_the_sampling(self, part):
+    charged = DRAWN(self, part)
+    return subsample(unsampled(charged), PoissonSampling(probability=sampling_of(charged).probability / 2))
+
+
+def test_a_round_divided_by_its_uploads_shows_their_number(monkeypatch):
+    one = case("dp-fedavg").one_round
+    claim, layout = claim_of_round(one, 1e-5), case("dp-fedavg").layout
+    pair = pairs_for_claim(one, claim, layout)[0]
+    assert gap_of_pair(one, claim, pair).follows_rule
+    monkeypatch.setattr(Method, "sum_divisor", lambda self, counted: float(len(counted) or 1))
+    assert not gap_of_pair(one, claim, pair).follows_rule
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_charge_for_another_sampling_is_found(monkeypatch, planted):
+    if planted:
+        monkeypatch.setattr(GaussianNoise, "_release_with", with_half_the_sampling)
+    experiment = build(audited_configuration("dp-fedavg", ["federation.sampling=poisson"]))
+    assert _sampler_checks("dp-fedavg", experiment, 0).passed is not planted
+
+
+SOUND_CLIP = clip.clip_rows
+
+
+def counts_zeros(rows, norm):
+    clipped = SOUND_CLIP(rows, norm)
+    return replace(clipped, inside=clipped.inside | (clipped.lengths == 0))
+
+
+def counts_twice(self, state, now):
+    return replace(
+        state, clip_norm=self.adaptive.next_norm(now.clip_norm, now.tally.inside - now.tally.outside, now.number)
+    )
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
+def test_a_client_that_moves_the_count_too_far_is_found(monkeypatch, adjacency):
+    one = case("dp-fedavg", *ADAPTIVE, f"privacy.adjacency={adjacency}").one_round
+    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
+    fresh = one.with_randomness(RandomnessByCallOrder(0))
+    assert count_check(fresh, claim, size).passed
+    with monkeypatch.context() as planted:
+        planted.setattr(Clip, "next_state", counts_twice)
+        assert not count_check(fresh, claim, size).passed
+    monkeypatch.setattr(clip, "clip_rows", counts_zeros)
+    assert count_check(fresh, claim, size).passed is (adjacency != "zero-out")
+
+
+DRAWS = PrivateCoins._draw_samples
+
+
+def test_bernoulli_uploads_that_move_too_far_or_are_not_padded(monkeypatch):
+    one = case("fedpm", "model.hidden=[8]").one_round
+    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
+    fresh = one.with_randomness(RandomnessByCallOrder(0))
+    assert floor_check(fresh, claim, size) is None  # probabilities of 1/2 come nowhere near it
+    assert samples_check(fresh, claim, size).passed
+    assert window_check(fresh, claim, size).passed
+    monkeypatch.setattr(
+        PrivateCoins,
+        "_draw_samples",
+        lambda self, reference, row, *of: DRAWS(self, reference, None if row is None else 1.25 * row, *of),
+    )
+    assert not samples_check(fresh, claim, size).passed
+    monkeypatch.setattr(PrivateCoins, "server", lambda self, total, now: total - now.uploads * now.reference)
+    assert not window_check(fresh, claim, size).passed
+
+
+@pytest.mark.slow
+def test_a_round_that_loses_uploads_is_audited_with_the_fewest():
+    settings = ["aggregation.kind=masked", "aggregation.dropout=0.1", "aggregation.tolerance=0.4"]
+    settings += ["privacy.noise=skellam", "privacy.placement=clients"]
+    assert audit_upload("dp-fedavg", settings=settings, draws=2_000).verdict == "pass"
+
+
+def failed(folder):
+    return {one.name for one in audit_run(folder).checks if one.passed is False}
+
+
+ADD, SERVER, NOISE = OpenRound.add_updates, Project.server, GaussianNoise.server
+
+
+def adds_the_first_twice(self, rows, ids, **of):
+    again = rows[:1].clone()
+    ADD(self, rows, ids, **of)
+    ADD(self, again, ids[:1], **of)
+
+
+def test_a_client_that_is_added_twice_is_found_in_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenRound, "add_updates", adds_the_first_twice)
+    assert failed(run_folders.run(tmp_path)) == {"uploads are as accounted"}
+
+
+def test_a_map_that_adds_a_part_of_the_noiseless_sum_is_found_in_a_run(tmp_path, monkeypatch):
+    kept = []
+
+    def remembers(self, total, now):
+        kept[:] = [total.clone()]
+        return NOISE(self, total, now)
+
+    monkeypatch.setattr(GaussianNoise, "server", remembers)
+    monkeypatch.setattr(Project, "server", lambda self, total, now: SERVER(self, total, now) + 0.05 * kept[0])
+    assert failed(run_folders.run(tmp_path)) == {STEP}
+
+
+def test_a_charge_for_another_sampling_is_found_in_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianNoise, "_release_with", with_half_the_sampling)
+    assert failed(run_folders.run(tmp_path)) == {"ledger follows the configuration"}
+
+
+def test_a_ledger_takes_no_charge_that_forgets_the_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(AdaptiveClip, "update_noise_multiplier", lambda self, z: z)
+    monkeypatch.setattr(GaussianNoise, "_release_with", lambda self, part: subsample(self.noise, self.sampler.law))
+    refused(
+        LedgerError,
+        "noise_std=2.0 and a count with noise, together",
+        lambda: run_folders.run(tmp_path, *ADAPTIVE),
+    )
+
+
+def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(tmp_path):
+    config = configured("privacy.adaptive.quantile=0.5", "federation.sampling=fixed")
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(config.to_dict()))
+    (found,) = audits(tmp_path / "config.toml", ["draws=2000"], kinds=("upload",))
+    assert "count" in {one.name for one in found.checks}
+    (lacking,) = [one for one in found.not_tested if "lacks" in one]
+    assert "federation.sampling" in lacking
+    assert "privacy.adaptive" not in lacking
