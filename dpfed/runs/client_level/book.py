@@ -193,7 +193,7 @@ def _shared_plan(header: Header) -> dict[str, object]:
         **{key: value for table in tables.values() for key, value in table.items()},
         "clients": str(header.clients),
         "stages": str(header.about.get("stages")),
-        "the names of clients": "none" if header.population is None else f"{header.population[:12]}...",
+        "the names of clients": "none" if header.population is None else f"{header.population[:12]}... by PATH.key",
     }
 
 

@@ -86,7 +86,7 @@ def test_clients_have_names(tmp_path):
         step.release(rows(step))
     assert "ward" not in (tmp_path / "l.jsonl").read_text()
     level(tmp_path, clients=names)
-    refused(RunError, r"the names of clients was .*, is ", level, tmp_path, clients=names[::-1])
+    refused(RunError, r"the names of clients was .*, is .* by PATH.key", level, tmp_path, clients=names[::-1])
     refused(ConfigError, "a name occurs twice", level, clients=["a", "b", "a"], cohort=2)
     assert next(level().rounds()).names[0].isdecimal()
 
