@@ -166,7 +166,8 @@ def epsilon_map(question: Question, over: Over, *, account: Accountant = "best")
     for count in up:
         for x in across:
             z, cohort = (noise, int(x)) if by_cohort else (x, plan.cohort)
-            cells.append(_cell_texts(_epsilon_at(plan, z, cohort, int(count), accountant)))
+            here = question if cohort == plan.cohort else question.with_options(cohort=cohort)
+            cells.append(_cell_texts(_epsilon_at(here, z, int(count), accountant)))
     return {
         "over": over,
         "across": [f"{int(x):,}" if by_cohort else upwards(x) for x in across],
@@ -188,11 +189,10 @@ def axis_values(middle: float, count: int, *, whole: bool, most: float) -> list[
     return sorted({min(value, most) for value in rounded} | {float(middle)})
 
 
-def _epsilon_at(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
+def _epsilon_at(question: Question, noise: float, rounds: int, accountant: Accountant) -> float | None:
     """Return epsilon at one grid point, or None if no account exists."""
     try:
-        there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
-        return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
+        return budget.epsilon(question.plan(), noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
     except AccountingError:
         return None
 

@@ -128,6 +128,14 @@ def test_the_map_has_the_plan_and_upper_bounds(over):
     assert len(found["cells"]) == len(found["across"]) * len(found["up"])
 
 
+def test_the_map_over_cohorts_has_lanes_of_each_cohort():
+    """Planted once: the three lanes of the plan's 15 rounds, which do not divide an epoch of four rounds."""
+    options = {"clients": "60", "sampling": "balls-and-bins", "noise": "banded", "bands": "2", "rounds": "3"}
+    question = question_of({**options, "factorisation": "square-root", "cohort": "4", "noise_multiplier": "4"})
+    found = epsilon_map(question, "cohort", account="rdp")
+    assert [value for value, _, _ in found["cells"] if value is None] == []
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 1e-7, 0.0700001, 0.5, 1.23001, 9.996, 12.301, 104.01, 999.0])
 def test_short_numbers_are_rounded_upwards(epsilon):
     assert float(brief_epsilon(epsilon)) >= epsilon
