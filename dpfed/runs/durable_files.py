@@ -54,12 +54,17 @@ class FileWriter:
 
 
 def append(path: Path, lines: bytes, *, mode: int = 0o666) -> None:
-    """Append lines and return when they are on the disk. A crash may leave a part of them. Raises OSError.
+    """Append lines and return when they are on the disk. A crash may leave a part of them. Raises OSError, with the
+    file as it was.
 
     mode: permissions of a new file
     """
     descriptor = open_output(path, os.O_APPEND, mode=mode)
+    size = os.fstat(descriptor).st_size
     try:
         write_through(descriptor, lines)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
     finally:
         os.close(descriptor)

@@ -1,5 +1,9 @@
 """The ledger of `dpfed.ClientLevel`: interrupted, cut, edited, shared; no round is repeated, none stays uncharged."""
 
+import errno
+import json
+import os
+
 import pytest
 import torch
 from private_loops import D, level, releases, rows
@@ -232,6 +236,25 @@ def test_a_line_that_was_written_in_half_is_cut_off(tmp_path):
     rest = releases(again)
     assert all(torch.equal(one, other) for one, other in zip([first, *rest], expected, strict=True))
     assert len(diagnostics_file(private.ledger).read_text().splitlines()) == 3
+
+
+def test_a_full_disk_leaves_no_half_line_before_the_next_round(tmp_path, monkeypatch):
+    """The next line was glued to it, and an audit could read none of the file."""
+    private, real = level(tmp_path), os.write
+    step = next(private.rounds())
+
+    def full(descriptor, data):
+        if b"members" not in bytes(data):
+            return real(descriptor, data)
+        real(descriptor, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        refused(RunError, "The round is charged", step.release, rows(step))
+    assert len(releases(private)) == 2
+    lines = diagnostics_file(private.ledger).read_text().splitlines()
+    assert [json.loads(one)["round"] for one in lines] == [2, 3]
 
 
 def test_killed_while_the_ledger_was_made(tmp_path):
