@@ -258,7 +258,7 @@ def epsilon(
     """Return the epsilon of all rounds of a plan.
 
     Noise multiplier (none for Bernoulli uploads) and rounds are given in the plan or as arguments.
-    Claim: the run is (epsilon, plan.delta)-DP; with `fed-smp-theorem` only if the budget of `solve` is valid.
+    Claim: the run is (epsilon, plan.delta)-DP. Epsilon is infinite if a condition of `fed-smp-theorem` is not met.
     Source: `compose.accountant.guarantee`.
     Units: the noise multiplier is a noise standard deviation over the clip norm.
     Adjacency: that of the plan.

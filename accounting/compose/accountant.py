@@ -216,9 +216,12 @@ def epsilon(
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """Return only the epsilon of `guarantee`, without its lower bound, for solvers and progress bars."""
+    """Return only the epsilon of `guarantee`, without its lower bound, for solvers and progress bars; infinite if it is
+    not valid.
+    """
     delta = require.open_probability(delta=delta)
-    return _bound_by_accountant(mechanism, delta, accountant, conversion, precise).epsilon
+    bound = _bound_by_accountant(mechanism, delta, accountant, conversion, precise)
+    return math.inf if bound.violated else bound.epsilon
 
 
 def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:

@@ -272,14 +272,8 @@ def _has_grid_account(plan: Plan) -> bool:
 def _cell_epsilon(
     plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion
 ) -> float:
-    stated = accountants.guarantee(
-        plan.changed(cohort=cohort).run(z, rounds),
-        delta=plan.delta,
-        accountant=accountant,
-        conversion=conversion,
-        with_lower_bound=False,
-    )
-    return stated.epsilon if stated.valid else math.inf
+    run = plan.changed(cohort=cohort).run(z, rounds)
+    return accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion)
 
 
 def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | None = None) -> Figure:

@@ -204,6 +204,15 @@ class TestJson:
         assert record["valid"] is False
         assert any("sigma^2 = 0.4899, needed at least 0.7" in note for note in record["notes"])
 
+    def test_of_a_failed_condition_gives_no_bare_number(self):
+        """Planted once: noise for an epsilon of 3, at which no account can state less than 3.67."""
+        plan, theorem = Plan(clients=600, cohort=30, sampling="fixed", delta=1e-4), {"accountant": "fed-smp-theorem"}
+        assert math.isinf(budget.epsilon(plan, noise_multiplier=1.2908, rounds=10, **theorem))
+        with pytest.raises(CalibrationError):
+            budget.noise_multiplier(plan, epsilon=3.0, rounds=10, **theorem)
+        with pytest.raises(CalibrationError):
+            budget.rounds(plan, epsilon=3.0, noise_multiplier=1.2908, **theorem)
+
 
 @pytest.mark.parametrize("accountant", ["fed-smp-theorem", "fed-smp-lemma"])
 @pytest.mark.parametrize("sampling", ["poisson", "all"])
