@@ -151,7 +151,7 @@ def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
             f"target {target} is met by every {name} down to 1e-6: there is no smallest value. Lower the target."
         )
     return CalibrationError(
-        f"target {target} is not met by any {name} up to 1e9. Raise the target epsilon or delta, lower the rounds "
+        f"target {target} is not met by any {name} up to 1e9. Raise the target or delta, lower the rounds "
         "or the cohort, or use more clients."
     )
 
@@ -179,7 +179,7 @@ def largest_count(cost: Callable[[int], float], target: float, *, name: str, lim
     if found == limit:
         raise CalibrationError(
             f"target {target} is not reached by {limit} {name}: the budget is practically unlimited. "
-            "Lower the noise multiplier or the target epsilon."
+            "Lower the noise multiplier or the target."
         )
     return found
 

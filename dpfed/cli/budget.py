@@ -168,6 +168,8 @@ def budget(
         raise ConfigError(
             f"--compare with --mechanism {mechanism.name}: --compare requires Gaussian noise. Remove --compare."
         )
+    if compare:
+        refuse("--compare: its rows have the usual precision", "precision")
     sampled: certificates.Certificate | None = None
     if certificate != "none" and noise_multiplier is None and rounds is not None and options.epsilon is not None:
         if accountant != "best":

@@ -252,6 +252,11 @@ def test_output_that_goes_nowhere_ends_in_one_message(command, where):
     assert "Traceback" not in done.stderr
 
 
+def test_a_comparison_has_no_other_precision(capsys):
+    assert status([*PAPER, "--rounds", "3", "--noise-multiplier", "1.0", "--compare", "--precision"]) == 2
+    assert "--precision with --compare" in capsys.readouterr().err
+
+
 RECORDS = ["budget", "--unit", "record", "--clients", "10", "--records", "143", "--batch-size", "32"]
 
 
