@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round.bound_checks import in_charged_metric
-from dpfed.audit.round.one_round import Claim, OneRound
+from dpfed.audit.round.one_round import Claim, OneRound, RandomnessByCallOrder
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.trials import LOUD_NORM, Direction, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -157,7 +158,7 @@ class PairGap:
 
     gap:          distance of the noiseless releases over the claimed sensitivity; 1 if the pair attains it
     lines:        different sets of ledger lines of noisy rounds
-    follows_rule: True if every new state follows from the released sum, by one divisor, alone
+    follows_rule: True if every new state follows, by one divisor, from the released sum or samples alone
     """
 
     name: str
@@ -180,7 +181,9 @@ def gap_of_pair(one: OneRound, claim: Claim, pair: Neighbours) -> PairGap:
         name=pair.name,
         gap=(_gap_of_vectors if claim.coins is None else _gap_of_probabilities)(one, claim, pair),
         lines=frozenset(lines),
-        follows_rule=all(each.follows_rule for each in done) and len(divisors) < 2,
+        follows_rule=all(each.follows_rule for each in done)
+        and len(divisors) < 2
+        and (claim.coins is None or _samples_decide(one, claim, pair)),
     )
 
 
@@ -209,6 +212,23 @@ def _gap_of_vectors(one: OneRound, claim: Claim, pair: Neighbours) -> float:
 
     absent, present = (releases(own) for own in _worlds(pair))
     return float(torch.linalg.vector_norm(present - absent, dim=1).mean()) / claim.sensitivity
+
+
+class _NoOnes(RandomnessByCallOrder):
+    """Randomness with the largest uniform numbers, so that every Bernoulli sample is 0."""
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        return np.full(count, 1 - 2.0**-53)
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        return np.full(count, -1, dtype=np.int64).view(np.uint64)
+
+
+def _samples_decide(one: OneRound, claim: Claim, pair: Neighbours) -> bool:
+    """Return True if both worlds of Bernoulli uploads release one sum if all their samples are 0."""
+    rounds = WholeRounds(one_round=one.with_randomness(_NoOnes(0)))
+    sums = [_round(rounds, claim, pair, own).sum_of_moves for own in _worlds(pair)]
+    return sums[0] is None or sums[1] is None or torch.equal(sums[0], sums[1])
 
 
 def _gap_of_probabilities(one: OneRound, claim: Claim, pair: Neighbours) -> float:

@@ -216,9 +216,9 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[int, ...]) -> Check | None:
     """Check rounds one by one: the noise of each, its bound, and that its noise depends on no update.
 
-    In each of the rounds, all clients send zeros, then a loud update, then one inside the bound: with equal names of
-    draws, the noise must be equal. None for Bernoulli samples, and for dithered noise, whose draws round the update
-    itself.
+    In each of the rounds, all clients send zeros, then a loud update, then one inside the bound; then all but one send
+    zeros. With equal names of draws, the noise must be equal. None for Bernoulli samples, and for dithered noise, whose
+    draws round the update itself.
     """
     if claim.coins is not None or one.method.stages.find(DitheredNoise) is not None:
         return None
@@ -228,6 +228,8 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
     for number in numbers:
         world = replace(one, state=replace(one.state, round=number))
         silent, *others = (_noise_of_round_with(world, claim, update) for update in (torch.zeros(size), loud, inside))
+        if claim.visible_output == "sum" and not one.method.stages.noise_in_rows:
+            others.append(_noise_of_round_with(world, claim, torch.zeros(size), absent=1))
         degrees = silent.numel()
         least = min(least, (float(chdtr(degrees, float((silent / claim.noise_std).square().sum()))), number))
         if named:
@@ -243,10 +245,10 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
         name="single rounds",
         passed=least[0] >= alpha and worst[0] <= 1 + _EQUAL and moved[0] <= _EQUAL,
         detail=f"rounds {shown}: p-value of the smallest noise {least[0]:.2g} (round {least[1]}); largest row "
-        f"{worst[0]:.6f} of the bound (round {worst[1]}); noise changes by {moved[0]:.2g} standard deviations when "
-        f"all updates do (round {moved[1]})",
+        f"{worst[0]:.6f} of the bound (round {worst[1]}); noise changes by {moved[0]:.2g} standard deviations with "
+        f"updates and their number (round {moved[1]})",
         would_find=f"one of these rounds with noise {short_text(degrees, alpha)}, without its bound"
-        + (", or with noise that depends on an update" if named else ""),
+        + (", or with noise that depends on an update or their number" if named else ""),
     )
 
 
@@ -269,11 +271,16 @@ def correlated_check(one: OneRound, law: CorrelatedRounds, noise_std: float, siz
     )
 
 
-def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor) -> Tensor:
-    """Return the noise of a round in which all clients send `update`, as it is before the server's rule."""
+def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor, *, absent: int = 0) -> Tensor:
+    """Return the noise of a round in which all clients but the first `absent` send `update`, before the server's rule.
+
+    If so few uploads are not released, it is the noise of all of them.
+    """
     noisy, quiet = WholeRounds(one_round=world), WholeRounds(one_round=world.without_noise)
     moves = noisy.moves(update, update)
-    done, least = (rounds.run(moves, rounds.smallest_cohort()) for rounds in (noisy, quiet))
+    done, least = (rounds.run(moves, rounds.smallest_cohort()[absent:]) for rounds in (noisy, quiet))
+    if done.sum_of_moves is None and absent:
+        return _noise_of_round_with(world, claim, update)
     return torch.stack(_noise_of_round(noisy, quiet, claim, done, least, by_state=False))
 
 

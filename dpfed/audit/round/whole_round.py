@@ -6,8 +6,9 @@ The visible outputs are the new state, and the uploads if each of them is a rele
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class RoundOutcome:
     sum_of_moves: [n], the mean move that the server's rule gets, times its divisor; None if there is no sum
     count:   divisor of the mean move
     shown_move: `sum_of_moves` recomputed from the new state if the rule is a step along it; else `sum_of_moves`
-    follows_rule: True if the new state follows from `sum_of_moves` by the rule, and from nothing else
+    rule_follows: function that returns `follows_rule`, of its call
     uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
     total:   decoded sum [width]
     entries: ledger entries of the round
@@ -42,10 +43,17 @@ class RoundOutcome:
     sum_of_moves: Tensor | None
     count: float
     shown_move: Tensor | None
-    follows_rule: bool
+    rule_follows: Callable[[], bool]
     uploads: dict[int, tuple[Tensor, Tensor]]
     total: Tensor
     entries: tuple[Entry, ...]
+
+    @property
+    def follows_rule(self) -> bool:
+        """True if the rule computes the new state from `sum_of_moves` again, now: after rounds of other updates, also
+        from no sum that the rule remembers.
+        """
+        return self.rule_follows()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +120,7 @@ class WholeRounds:
             sum_of_moves=moved,
             count=rule.count,
             shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
-            follows_rule=_follows_by_rule(one.state, done.state, rule, last),
+            rule_follows=partial(_follows_by_rule, one.state, done.state, rule, last.clip_norm),
             uploads=seen.uploads,
             total=seen.total,
             entries=tuple(book.entries),
@@ -166,15 +174,15 @@ def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen:
     return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
 
 
-def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule, last: StateRecorder) -> bool:
+def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule, norm: float | None) -> bool:
     """Return True if `after` follows by the rule from the state before and the mean move.
 
-    Its clip norm must be the one that the stages return.
+    Its clip norm must be `norm`, the one that the stages return.
     """
     again = rule.repeat_last_step(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
-    same = torch.equal(again.broadcast, after.broadcast) and last.clip_norm == after.clip_norm
+    same = torch.equal(again.broadcast, after.broadcast) and norm == after.clip_norm
     return same and again.memory.keys() == after.memory.keys()
 
 

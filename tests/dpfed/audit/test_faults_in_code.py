@@ -14,7 +14,7 @@ from dpfed.api.audit import audits
 from dpfed.audit.round.bound_checks import floor_check, samples_check, window_check
 from dpfed.audit.round.method_setting import _sampler_checks, audit_upload, audited_configuration
 from dpfed.audit.round.neighbours import gap_of_pair
-from dpfed.audit.round.noise_checks import count_check
+from dpfed.audit.round.noise_checks import count_check, single_rounds_check
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.round.round_audit import claim_of_round, pairs_for_claim
 from dpfed.audit.run import audit_run
@@ -22,6 +22,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.round import Method, OpenRound
 from dpfed.runs.experiment import build
+from dpfed.server.rules import AdaptiveRule, Averaging
 from dpfed.stages import clip
 from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.project import Project
@@ -83,6 +84,48 @@ def test_a_client_that_moves_the_count_too_far_is_found(monkeypatch, adjacency):
         assert not count_check(fresh, claim, size).passed
     monkeypatch.setattr(clip, "clip_rows", counts_zeros)
     assert count_check(fresh, claim, size).passed is (adjacency != "zero-out")
+
+
+FRESH = GaussianNoise._fresh_noise
+
+
+def test_noise_that_depends_on_the_number_of_uploads_is_found(monkeypatch):
+    one = case("dp-fedavg").one_round
+    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
+    assert single_rounds_check(one, claim, size, (0,)).passed
+    monkeypatch.setattr(
+        GaussianNoise, "_fresh_noise", lambda self, like, number, now: FRESH(self, like, number, now) * now.uploads / 4
+    )
+    assert not single_rounds_check(one, claim, size, (0,)).passed
+
+
+def follows(one):
+    claim = claim_of_round(one, 1e-5)
+    pair = pairs_for_claim(one, claim, case("dp-fedavg").layout)[0]
+    return gap_of_pair(one.with_randomness(RandomnessByCallOrder(0)), claim, pair).follows_rule
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "stage", "rule"),
+    [("dp-fedavg", ["server.rule=adam"], GaussianNoise, AdaptiveRule), ("fedpm", [], PrivateCoins, Averaging)],
+)
+def test_a_sum_that_goes_past_the_noise_into_a_rule_or_a_decoding_is_found(monkeypatch, method, settings, stage, rule):
+    one = case(method, *settings).one_round
+    assert follows(one)
+    kept, client, server, step = [0.0], stage.client, stage.server, rule.step
+
+    def remembers(self, rows, ids, now):
+        kept[0] = rows.sum(dim=0)
+        return client(self, rows, ids, now)
+
+    monkeypatch.setattr(stage, "client", remembers)
+    with monkeypatch.context() as decoding:
+        decoding.setattr(stage, "server", lambda self, total, now: server(self, total, now) + 0.1 * kept[0])
+        assert follows(one) is (method == "dp-fedavg")  # other rows of the audit find that one
+    monkeypatch.setattr(
+        rule, "step", lambda self, state, move, *, count: step(self, state, move + kept[0], count=count)
+    )
+    assert not follows(one)
 
 
 DRAWS = PrivateCoins._draw_samples
