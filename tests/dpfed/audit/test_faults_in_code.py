@@ -9,6 +9,7 @@ import tomli_w
 from refusals import refused
 
 from accounting.errors import LedgerError
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import PoissonSampling, sampling_of, subsample, unsampled
 from dpfed.api.audit import audits
 from dpfed.audit.round.bound_checks import floor_check, samples_check, window_check
@@ -22,6 +23,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.round import Method, OpenRound
 from dpfed.runs.experiment import build
+from dpfed.runs.loop import run
 from dpfed.server.rules import AdaptiveRule, Averaging
 from dpfed.stages import clip
 from dpfed.stages.clip import AdaptiveClip, Clip
@@ -208,3 +210,13 @@ def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(
     (lacking,) = [one for one in found.not_tested if "lacks" in one]
     assert "federation.sampling" in lacking
     assert "privacy.adaptive" not in lacking
+
+
+def test_another_epsilon_of_the_project_is_found(tmp_path):
+    project = tmp_path / "project.jsonl"
+    ProjectLedger.create(project, clients=24, epsilon=50.0, delta=1e-3)
+    run(build(configured("federation.rounds=1")), tmp_path / "run", project=ProjectLedger.open(project))
+    assert "project_epsilon" not in audit_run(tmp_path / "run", project=project).not_checked
+    run_folders.change_summary(tmp_path / "run", project_epsilon=5.0)
+    found = audit_run(tmp_path / "run", project=project)
+    assert {one.name for one in found.checks if one.passed is False} == {"project was charged alike"}
