@@ -2,9 +2,8 @@
 
 The file imports nothing of this package and can be copied away from it. It bounds epsilon from both sides by Fourier
 transforms of privacy loss distributions. Upper end: the mass of every loss moves to both neighbours on a grid, with the
-masses of both distributions preserved. Lower end: outcomes with nearly equal losses are merged (post-processing).
-Kinds: Gaussian noise on all clients, Poisson, cyclic, balls-and-bins, and fixed size under zero-out, as the game of
-docs/theory.md, Theorem 7. Everything else is "not verified". Exit status 0: verified or consistent with itself.
+masses of both distributions preserved. Lower end: outcomes with nearly equal losses are merged. Kinds: Gaussian noise
+on all clients, Poisson, cyclic, balls-and-bins, and fixed size under zero-out (docs/theory.md, Theorem 7).
 """
 
 import argparse
@@ -349,6 +348,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     tables = config | {"federation": {key: one for key, one in config["federation"].items() if key != "rounds"}}
     digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
     require(digest == header["binding"]["configuration"], "config.toml is not the one that the ledger's header binds.")
+    require(config["federation"].get("sampling") != "custom", "a user-defined sampler is not known here.", Unknown)
     expected = {key: header.get(key) for key in ("unit", "clients", "randomness", "population")}
     expected |= {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "no_statement": None}
     expected |= {"adjacency": adjacency, "sampling": name, "noise_placement": "server"}

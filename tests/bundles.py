@@ -16,13 +16,16 @@ from dpfed.report.privacy_text import privacy_statement
 CLIENTS, DELTA = 600, 1e-5
 
 
-def written(folder, mechanism, rounds, *, delta=DELTA, clients=CLIENTS):
-    """Write the bundle of a run whose planned rounds all released `mechanism`, and return its folder."""
+def written(folder, mechanism, rounds, *, delta=DELTA, clients=CLIENTS, **federation):
+    """Write the bundle of a run whose planned rounds all released `mechanism`, and return its folder.
+
+    federation: keys of the configuration other than those of the mechanism's sampling
+    """
     folder.mkdir(parents=True)
     cohort, name = round(clients * sampling_of(mechanism).probability), sampling_of(mechanism).name
     tables = {
         "data": {"name": "digits"}, "method": {"name": "fedavg"}, "run": {"release": True},
-        "federation": {"clients": clients, "cohort": cohort, "rounds": rounds, "sampling": name},
+        "federation": {"clients": clients, "cohort": cohort, "rounds": rounds, "sampling": name} | federation,
         "privacy": {"delta": delta},
     }  # fmt: skip
     lines = [
@@ -38,7 +41,8 @@ def written(folder, mechanism, rounds, *, delta=DELTA, clients=CLIENTS):
     ledger.record_all([Release(round=number, **release) for number in range(rounds)])
     stated = ledger.guarantee(delta)
     summary = SUMMARY | {
-        "clients": clients, "cohort": cohort, "sampling": name, "rounds": rounds, "unit": "client", "delta": delta,
+        "clients": clients, "cohort": cohort, "sampling": tables["federation"]["sampling"],
+        "rounds": rounds, "unit": "client", "delta": delta,
         "epsilon": stated.epsilon, "lower_bound": stated.lower_bound, "adjacency": stated.adjacency,
         "accountant": stated.method, "noise_multiplier": z, "clip_norm": 0.5, "noise_placement": "server",
         "noise": "gaussian", "randomness": "secure", "for_release": True, "population": "0" * 64, "no_statement": None,

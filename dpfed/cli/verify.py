@@ -17,6 +17,7 @@ from accounting.ledger import Ledger, Release, regular_file
 from accounting.ledger.entries import noise_error
 from accounting.ledger.hash_chain import chained_line
 from accounting.mechanisms import noise_of, parts_of
+from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed import second_verifier
 from dpfed.cli.ledger_signature import verified_head
 from dpfed.cli.output import Flag, console, print_json
@@ -195,7 +196,7 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
         "accountant": stated.method,
         "no_statement": None,
         "clients": ledger.header.clients,
-        "cohort": federation.get("cohort"),
+        "cohort": _expected_cohort(federation),
         "sampling": federation.get("sampling"),
         "rounds": rounds,
         "randomness": ledger.header.randomness,
@@ -211,6 +212,14 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
+
+
+def _expected_cohort(federation: dict[str, Any]) -> int:
+    """Return the expected cohort of a configuration, which summary.json has rounded down; all clients under 'all'."""
+    clients, cohort, name = federation["clients"], federation["cohort"], federation["sampling"]
+    times = max(round(federation["rounds"] * cohort / clients), 1)
+    keys = {"cohort": cohort, "participations": times, "separation": federation.get("separation")}
+    return cohort if name == "custom" else int(sampling_of_keys(name, keys).expected(clients))
 
 
 def _check_pack(bundle: Path, summary: Summary, found: Verification) -> None:

@@ -238,7 +238,7 @@ class Read:
         for name in ("per_sample", "per_sample_clip", "per_example", "per_sample_gradients"):
             if self.settings.get(name) is False:
                 self.unbounded.append("gradients of whole batches are clipped, not those of records")
-        if self.settings.get("replacement") is True:
+        if self.settings.get("replacement") is True or self.settings.get("replace") is True:
             self.unbounded.append("units are drawn with replacement, so one may be many times in a batch")
 
     def least_replies(self, cohort: int | None) -> int | None:

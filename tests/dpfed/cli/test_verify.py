@@ -14,6 +14,7 @@ from bundles import change_json, change_lines
 from accounting import Gaussian, PoissonSampling, subsample
 from accounting.ledger import Ledger
 from accounting.mechanisms import FixedSizeSampling
+from accounting.mechanisms.samplings.public_orders import CyclicSchedule
 from dpfed import second_verifier
 from dpfed.cli import ledger_signature, status
 from dpfed.cli.verify import verified
@@ -41,6 +42,24 @@ def both(folder, head=None):
 def test_an_unchanged_bundle_is_verified_with_a_head_and_only_consistent_without(bundle):
     assert both(bundle, head_of(bundle)) == ("holds", "verified", "verified")
     assert both(bundle) == ("holds", "consistent with itself", "consistent with itself")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "federation"),
+    [
+        (Gaussian(noise_multiplier=1.3, adjacency="add-remove"), {"cohort": 60}),
+        (subsample(Gaussian(noise_multiplier=1.3, adjacency="zero-out"), CyclicSchedule(period=8)), {"cohort": 77}),
+    ],
+)
+def test_the_cohort_of_a_summary_is_that_of_its_sampling(mechanism, federation, tmp_path):
+    """The key is ignored under 'all', and rounded to whole epochs by schedules."""
+    folder = bundles.written(tmp_path / "run", mechanism, 4, **federation)
+    assert both(folder) == ("holds", "consistent with itself", "consistent with itself")
+
+
+def test_a_custom_sampler_is_no_contradiction(tmp_path):
+    folder = bundles.written(tmp_path / "run", POISSON, 4, sampling="custom")
+    assert both(folder) == ("holds", "not verified", "not verified")
 
 
 def lines_of(edit_line):

@@ -124,6 +124,9 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
     "pfl, cohort not told": (
         {"noise_scale": 100.0, "clipping_bound": 1.0, "noise_cohort_size": 200, "central_num_iterations": 4},
         4 / 100 * 200),
+    "jax_privacy, fixed batches with replacement": (
+        {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 16,
+         "batch_selection_strategy": "fixed", "replace": True}, INF),
     "jax_privacy, banded": (
         {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_bands": 4, "strategy": "BandMF"}, 2.0),
     "jax_privacy, epochs": (
