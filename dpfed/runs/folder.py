@@ -160,9 +160,10 @@ class RunFolder:
         ledger and checkpoint of the run are refused as those of another run. Raises LedgerError.
         """
         path = self.path / "population.key"
-        key = regular_file.read_key(path)
-        if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
+        key, begun = regular_file.read_key(path), self.ledger.exists() or self._checkpoint.exists()
+        if key is None or not begun:
             key = new()
+        if not begun:  # a lost key is not replaced, so that it can be restored
             regular_file.write_key(path, key)
         return key
 

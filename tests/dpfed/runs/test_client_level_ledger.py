@@ -170,6 +170,17 @@ def test_a_ledger_that_is_lost_beside_its_head_is_not_begun_anew(tmp_path, left)
     assert len(releases(level(tmp_path, clients=names))) == 2
 
 
+def test_a_lost_key_of_names_is_restored(tmp_path):
+    """A loop that was opened without its key wrote a new one, which a restore of the ledger did not replace."""
+    plan = {"clients": [f"ward {i}" for i in range(60)], "noise": "discrete-gaussian", "randomness": "secure"}
+    level(tmp_path, **plan)
+    copy = backups.backup(tmp_path / "l.jsonl", tmp_path / "copy")
+    (tmp_path / "l.jsonl.key").unlink()
+    refused(RunError, "names of clients", level, tmp_path, **plan)
+    backups.restore(copy.path, tmp_path / "l.jsonl")
+    level(tmp_path, **plan)
+
+
 def test_killed_between_a_new_ledger_and_its_head(tmp_path):
     level(tmp_path)
     (tmp_path / "l.jsonl.head").unlink()
