@@ -137,7 +137,7 @@ def resolve_lanes(config: Config) -> Config:
         lanes = bands = _searched_lanes(config, table)
     else:
         lanes, bands = lanes_of(config), bands_of(config)
-    if lanes == 1 and federation.lanes is None:
+    if lanes == 1 and federation.lanes in (None, 1):
         return config
     return config.with_keys("federation", lanes=lanes).with_keys("privacy", bands=bands)
 

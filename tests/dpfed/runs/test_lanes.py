@@ -147,6 +147,13 @@ def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
     assert (alone.federation.lanes, alone.privacy.bands) == (None, None)
 
 
+def test_one_lane_needs_no_bands_of_noise(tmp_path, tiny_config):
+    """config.toml had one band, which is refused with this method: its audit failed, and it could not be resumed."""
+    config = tiny_config(*BINS, "federation.lanes=1", "federation.rounds=2", "method.name=qsgd")
+    federation.run(build(config), tmp_path / "run")
+    assert audit_run(tmp_path / "run", confidence=1 - 1e-6).verdict == "pass"
+
+
 def test_lanes_are_searched_for_an_epsilon(tiny_config):
     config = with_derived_defaults(
         tiny_config(*BINS[:-1], "privacy.noise_multiplier=", "privacy.epsilon=3.0", "federation.lanes=search")
