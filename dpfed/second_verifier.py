@@ -2,8 +2,8 @@
 
 The file imports nothing of this package and can be copied away from it. It bounds epsilon from both sides by Fourier
 transforms of privacy loss distributions. Upper end: the mass of every loss moves to both neighbours on a grid, with the
-masses of both distributions preserved. Lower end: outcomes with nearly equal losses are merged. Kinds: Gaussian noise
-on all clients, Poisson, cyclic, balls-and-bins, and fixed size under zero-out (docs/theory.md, Theorem 7).
+masses of both distributions preserved. Lower end: outcomes with nearly equal losses are merged. Kinds, all else is "not
+verified": Gaussian noise on all clients, Poisson, cyclic, balls-and-bins, fixed size (zero-out, theory.md, Theorem 7).
 """
 
 import argparse

@@ -177,7 +177,7 @@ def test_lanes_need_an_epsilon_or_a_number():
 
 
 def test_one_band_has_no_turns():
-    """One band is independent noise without lanes, so one client added changes nobody's round, as in a run."""
+    """One band is independent noise without lanes, so an added client moves no other client in time, as in a run."""
     assert Plan(clients=12, cohort=4, sampling="balls-and-bins", noise="banded", bands=1).adjacency == "add-remove"
 
 

@@ -161,7 +161,7 @@ def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
 
 
 def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
-    """Its loader's rate is 1 / ceil(n / batch), or 1 / floor(n / batch) with drop_last: 1/2, not 499/500."""
+    """Rate of its loader: 1 / ceil(n / batch), or 1 / floor(n / batch) with drop_last: 1/2, not 499/500."""
     settings = P | {"n": 500, "batch_size": 499, "steps": None, "epochs": 2}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert explain(str(tmp_path / "settings.json")).at_least <= poisson_rounds(0.5, 1.0, 4)

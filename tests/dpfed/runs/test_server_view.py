@@ -58,7 +58,7 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
 
 @pytest.mark.parametrize("present", [True, False])
 def test_the_other_uploads_of_a_filled_up_sum_show_an_added_client(tiny_config, present):
-    """So no epsilon is stated against hostile clients under add-remove: their number alone reveals the client."""
+    """Their number alone reveals the client, so no epsilon is stated against hostile clients under add-remove."""
     method, clients = build(tiny_config(*MASKED)).method, 60 if present else 59
     filled = (fill_cohort(np.arange(3), method.fill, clients, method.randomness, number) for number in range(40))
     assert any(np.count_nonzero(ids != 59) < method.fill for ids in filled) is present
@@ -83,7 +83,7 @@ def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny
 
 
 @pytest.mark.parametrize("spare", [0, 2])
-def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path, spare):
+def test_server_and_hostile_clients_have_the_same_epsilon_under_sampling_all(tiny_config, tmp_path, spare):
     settings = (*MASKED, "federation.sampling=all", f"run.spare_rounds={spare}")
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     assert summary["hostile_clients_epsilon"] == pytest.approx(summary["epsilon"], rel=1e-9)

@@ -37,6 +37,13 @@ axes = { "local.learning_rate" = [0.0001, 0.5] }
 RUNS = RandomRuns(mean=3.0)
 
 
+def all_end_with(summary):
+    def run_all(plan, cells, pool, on_run):
+        return [EndedRun(cell=cell, outcome="finished", summary=summary) for cell in cells]
+
+    return run_all
+
+
 class Given:
     """Draws that a test chooses: the uniform of the number of runs, then those of the candidates."""
 
@@ -134,19 +141,17 @@ def test_a_run_may_not_spend_what_was_planned_for_another_candidate(planned, mon
     one = planned(('"local.learning_rate" = [0.0001, 0.5]', '"privacy.noise_multiplier" = [1.5, 9.0]'))
     loud, quiet = (accountant.epsilon(mechanism, delta=1e-4) for mechanism in candidates_of(one).mechanisms)
     seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": (loud + quiet) / 2}))
-    ended = lambda cells: [EndedRun(cell=cell, outcome="finished", summary=seen) for cell in cells]  # noqa: E731
-    monkeypatch.setattr(private_selection, "run_all", lambda plan, cells, pool, on_run: ended(cells))
+    monkeypatch.setattr(private_selection, "run_all", all_end_with(seen))
     with pytest.raises(RunError, match="more than was planned"):
         select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))
 
 
 def test_a_run_is_compared_with_its_plan_by_its_own_accountant(planned, monkeypatch):
-    """With "rdp" every run stated more than its plan by the best account, and nothing was chosen."""
+    """Runs with "rdp" stated more than their plan by the best account, and nothing was chosen."""
     one = planned(("noise_multiplier = 1.5", 'noise_multiplier = 1.5, accountant = "rdp"'))
     stated = accountant.epsilon(candidates_of(one).mechanisms[0], delta=1e-4, accountant="rdp")
     seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": stated}))
-    ended = lambda cells: [EndedRun(cell=cell, outcome="finished", summary=seen) for cell in cells]  # noqa: E731
-    monkeypatch.setattr(private_selection, "run_all", lambda plan, cells, pool, on_run: ended(cells))
+    monkeypatch.setattr(private_selection, "run_all", all_end_with(seen))
     assert select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))["epsilon"] > 0
 
 
