@@ -13,6 +13,8 @@ import hashlib
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -47,6 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("minutes") is not None:
         items.sort(key=lambda item: hashlib.sha256(f"{config.getoption('order')} {item.path.name}".encode()).digest())
         config.stash[_END] = time.monotonic() + 60 * config.getoption("minutes")
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """No test leaves a variable to the next one: $DPFED_OWN_CODE names the files that each run loads."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,6 @@ from dpfed.api.audit import audits, combined
 from dpfed.audit.evidence.loop import rank_sum_p_value
 from dpfed.audit.verdict import worst_outcome
 from dpfed.cli import status
-from dpfed.config.own_code import restore_named_files
 
 FILE = """
 import numpy as np
@@ -31,8 +30,7 @@ def call(data, out):
 
 def test_a_file_is_audited_by_what_it_has(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(FILE)
-    with restore_named_files():
-        assert status(["audit", str(tmp_path / "mine.py"), "--set", "replay.pairs=3", "--json"]) == 1
+    assert status(["audit", str(tmp_path / "mine.py"), "--set", "replay.pairs=3", "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
     assert record["verdict"] == "fail"
     assert [part["audited"] for part in record["parts"]] == ["noiseless", "call"]

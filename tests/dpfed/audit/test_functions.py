@@ -19,7 +19,7 @@ from dpfed.audit.functions.outputs import Output, Worlds, numbers_of, output_of,
 from dpfed.audit.one_call import loaded_functions
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
-from dpfed.config.own_code import load_files, restore_named_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.catalogue import all_methods
 
@@ -329,10 +329,9 @@ def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
 
 def test_the_maker_of_a_method_is_no_function_to_audit():
     """`dpfed audit upload masked-levels --load own_compressor.py` means the method, though masked_levels makes it."""
-    with restore_named_files():
-        load_files([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
-        assert "masked-levels" in all_methods()
-        assert loaded_functions()["clipped_sum"].__name__ == "clipped_sum"
+    load_files([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
+    assert "masked-levels" in all_methods()
+    assert loaded_functions()["clipped_sum"].__name__ == "clipped_sum"
 
 
 class Drawn:
@@ -409,16 +408,15 @@ def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
     file = tmp_path / "mine_own.py"
     file.write_text(OWN)
     command = ["audit", "upload", "--load", str(file), "--json"]
-    with restore_named_files():
-        assert status([*command, "sound"]) == 0
-        record = json.loads(capsys.readouterr().out)
-        assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
-        assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 1  # it adds half of that
-        record = json.loads(capsys.readouterr().out)
-        assert (record["trials"], record["adjacency"]) == (30, "replace-one")
-        assert status([*command, "thing", "--epsilon", "9"]) == 0
-        record = json.loads(capsys.readouterr().out)
-        assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)
-        assert status([*command, "soudn"]) == 2
-        assert "have dies, sound, thing" in capsys.readouterr().err
-        assert status([*command, "dies"]) == 3
+    assert status([*command, "sound"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
+    assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 1  # it adds half of that
+    record = json.loads(capsys.readouterr().out)
+    assert (record["trials"], record["adjacency"]) == (30, "replace-one")
+    assert status([*command, "thing", "--epsilon", "9"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)
+    assert status([*command, "soudn"]) == 2
+    assert "have dies, sound, thing" in capsys.readouterr().err
+    assert status([*command, "dies"]) == 3

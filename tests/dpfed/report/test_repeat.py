@@ -12,7 +12,6 @@ import torch
 
 import dpfed
 from dpfed.cli import status
-from dpfed.config.own_code import restore_named_files
 
 from ..cli.test_load import NETWORK
 
@@ -34,12 +33,6 @@ method = {name = "fedavg"}
 [[row]]
 name = "Mine"
 """
-
-
-@pytest.fixture(autouse=True)
-def no_code_stays():
-    with restore_named_files():
-        yield
 
 
 @pytest.fixture
