@@ -201,7 +201,7 @@ def guarantee(
         mechanism=mechanism,
         notes=(
             *bound.notes,
-            *_hypothesis_notes(mechanism),
+            *hypothesis_notes(mechanism),
             *(f"not a guarantee: {condition}" for condition in bound.violated),
             *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
         ),
@@ -242,7 +242,8 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
     return None if found is None else min(found + 2 * replacement.closeness, others)
 
 
-def _hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
+def hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
+    """Return notes on the conditions under which the account of the samplings holds."""
     notes = [sampling_of(part).hypotheses(part.adjacency) for part, _ in parts_of(mechanism)]
     return tuple(dict.fromkeys(itertools.chain.from_iterable(notes)))
 

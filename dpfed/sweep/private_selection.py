@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from accounting.caveats import caveats
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_ARRAYS, LARGEST_DOCUMENT, read_input, read_text
@@ -29,11 +30,12 @@ _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Candidates that may be drawn, and the mechanism of one run of each candidate."""
+    """Candidates that may be drawn, the mechanism of one run of each candidate, and the conditions of their epsilon."""
 
     cells: tuple[GridCell, ...]
     mechanisms: tuple[Mechanism, ...]
     delta: float
+    notes: tuple[str, ...]
 
     def epsilon(self, runs: RandomRuns) -> float:
         """Return an upper bound on epsilon of the chosen run and its choice, for any number of runs drawn."""
@@ -49,15 +51,19 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         )
     for cell in cells:
         _check_candidate(cell, cells[0])
-    targets = [build(cell.config).privacy_target for cell in cells]
-    private = [target for target in targets if isinstance(target, PrivacyTarget)]
+    private, notes = list[PrivacyTarget](), list[str]()
+    for experiment in (build(cell.config) for cell in cells):
+        notes += experiment.not_protected
+        if isinstance(experiment.privacy_target, PrivacyTarget):
+            private.append(experiment.privacy_target)
     if len(private) < len(cells):
         raise ConfigError(
             "--private-selection requires [privacy] in every run (not [local.record]), because the unit is the client."
         )
     rounds = [cell.config.charged_rounds for cell in cells]
     mechanisms = tuple(map(PrivacyTarget.mechanism_of_run, private, rounds))
-    return Candidates(cells=cells, mechanisms=mechanisms, delta=private[0].delta)
+    notes += [note for one in mechanisms for note in accountant.hypothesis_notes(one)]
+    return Candidates(cells=cells, mechanisms=mechanisms, delta=private[0].delta, notes=tuple(dict.fromkeys(notes)))
 
 
 def _check_candidate(cell: GridCell, first: GridCell) -> None:
@@ -174,12 +180,8 @@ def _selection_document(
         "notes": [
             "epsilon covers the choice of the best of a random number of runs; summary.json of the chosen run states "
             "less, which is not what this release spent",
-            "validation samples are not protected by any epsilon",
-            *(
-                ["noise and cohorts come from a seed (run.randomness = 'simulated'): do not release this model"]
-                if cell.config.run.randomness == "simulated"
-                else []
-            ),
+            *candidates.notes,
+            *caveats(epsilon=stated, delta=candidates.delta, units=cell.config.federation.clients),
         ],
     }
 

@@ -28,7 +28,9 @@ class RecordBatches(PlannedSampling):
     5
     """
 
-    records: int = option("record: number of records of a client; if clients differ, the smallest number.")
+    records: int = option(
+        "record: number of records of a client; if they differ, plan for each (by local_steps: the least)."
+    )
     batch_size: int = option("record: expected number of records in a batch.")
     local_steps: int | None = option("record: number of batches in a round. Default: one pass over the records.", None)
     name: ClassVar[str] = "poisson"

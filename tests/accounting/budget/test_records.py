@@ -24,6 +24,16 @@ def test_epsilon_is_that_of_all_steps_of_all_rounds():
     assert plan.delta == min(1430**-1.1, 1e-5)
 
 
+def test_the_least_number_of_records_has_the_largest_epsilon_for_equal_steps_only():
+    def epsilon(records, **steps):
+        plan = Plan(clients=10, unit="record", records=records, batch_size=32, delta=1e-5, **steps)
+        return budget.epsilon(plan, noise_multiplier=2.0, rounds=20)
+
+    assert epsilon(32, local_steps=2) > epsilon(33, local_steps=2) > epsilon(65, local_steps=2)
+    assert epsilon(33) > 1.5 * epsilon(32)  # two steps, each with nearly all records
+    assert epsilon(65) > epsilon(64)
+
+
 def test_integer_noise_is_that_of_one_sum_that_is_not_rotated():
     plan = Plan(**HOSPITALS, **EXACT)
     ((step, count),) = plan.run(1.0, 2).parts

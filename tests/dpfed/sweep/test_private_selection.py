@@ -9,9 +9,11 @@ from refusals import refused
 from run_folders import PRIVATE, summary
 
 from accounting import Composed
+from accounting.caveats import EPSILON_NOTE_END
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
 from accounting.errors import UnsupportedMechanism
+from accounting.mechanisms.samplings.independent import HYPOTHESIS
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import build
@@ -153,6 +155,26 @@ def test_a_run_is_compared_with_its_plan_by_its_own_accountant(planned, monkeypa
     seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": stated}))
     monkeypatch.setattr(private_selection, "run_all", all_end_with(seen))
     assert select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))["epsilon"] > 0
+
+
+def test_the_release_states_the_conditions_of_all_candidates(planned, monkeypatch):
+    one = planned(
+        ("cohort = 12,", 'cohort = 12, sampling = "fixed",'),
+        ('"local.learning_rate" = [0.0001, 0.5]', '"privacy.noise_multiplier" = [0.2, 0.4]'),
+        ("validation = 100", "validation = 100, public = 50"),
+        ("[base]", '[base]\nserver.start = "public"'),
+    )
+    monkeypatch.setattr(
+        private_selection, "run_all", all_end_with(summary(**PRIVATE | {"epsilon": 1.0}, validation_accuracy=0.5))
+    )
+    notes = select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))["notes"]
+    run = build(one.grid.cells[0].config)
+    mechanism = run.privacy_target.mechanism_of_run(2)
+    stated = accountant.guarantee(mechanism, delta=1e-4, with_lower_bound=False)
+    assert HYPOTHESIS in stated.notes
+    assert {*run.not_protected, HYPOTHESIS} <= set(notes)
+    assert any("public" in note for note in run.not_protected)
+    assert notes[-1].endswith(EPSILON_NOTE_END)
 
 
 def test_no_run_at_all_is_no_release(planned):
