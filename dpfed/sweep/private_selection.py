@@ -75,6 +75,11 @@ def _check_candidate(cell: GridCell, first: GridCell) -> None:
             f"{where}: runs are compared on public samples only. Give data.validation, the number of training samples "
             "to set aside; no epsilon protects them."
         )
+    if config.privacy is not None and config.privacy.release == "uploads":
+        raise ConfigError(
+            f"{where}: privacy.release='uploads': uploads of all drawn runs are visible, but epsilon holds if only the "
+            "chosen run is. Use privacy.release='sum'."
+        )
     here, there = flat_tables(config.to_dict()), flat_tables(first.config.to_dict())
     for key in sorted(here.keys() | there.keys()):
         if (key in _SAME or key.startswith("data.")) and here.get(key) != there.get(key):

@@ -201,6 +201,11 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
             "one kind of neighbours",
         ),
         ('"dp-fedavg"\nprivacy = { clip_norm = 1.0, noise_multiplier = 1.5 }', '"fedavg"', r"requires \[privacy\]"),
+        (
+            "noise_multiplier = 1.5",
+            'noise_multiplier = 1.5, release = "uploads"',
+            "uploads of all drawn runs are visible",
+        ),
         ("[[row]]", "[tune]\naxes = { local.momentum = [0.1, 0.2] }\n\n[[row]]", r"Remove \[tune\]"),
     ],
 )
