@@ -84,6 +84,10 @@ def sweep(
         from dpfed.sweep.plan import plan
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
+    if private_selection is None and (selection_law, selection_eta) != ("negative-binomial", 0.0):
+        raise ConfigError(
+            "--selection-law or --selection-eta without --private-selection: nothing is selected. Give it."
+        )
     load_files(load or [])
     planned = plan(
         experiment, profile=profile, out=out, settings=settings or [], only=only or [], neighbours=neighbours

@@ -178,7 +178,7 @@ def _selection_document(
         "number_of_runs": {"law": runs.law, "mean": runs.mean, "eta": runs.eta},
         "candidates": [{"row": one.row, "at": dict(one.at)} for one in candidates.cells],
         "chosen": {"row": cell.row, "at": dict(cell.at)},
-        "rule": RULES[score],
+        "rule": f"{RULES[score]} drawn",
         score: summary.number(score),
         "test_accuracy": summary.test_accuracy,
         "randomness": cell.config.run.randomness,

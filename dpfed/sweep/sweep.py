@@ -18,7 +18,7 @@ from dpfed.sweep.jobs import RunJob, Workers, build_job, run_job, worker_pool
 from dpfed.sweep.plan import SEED, GridCell, PlannedSweep, State, TuningChoice, folder_state, sweep_listing
 
 OnRun = Callable[["EndedRun"], None]
-_ENDING = "after the last round of one run; among equal candidates the first in the file"
+_ENDING = "after the last round of one run; among equal candidates the first"
 RULES = {
     "validation_accuracy": f"highest validation accuracy {_ENDING}",
     "validation_loss": f"lowest validation loss {_ENDING}",
@@ -58,7 +58,7 @@ class TunedChoice:
             "at": dict(self.at),
             "chosen": None if self.values is None else dict(self.values),
             "scores": [{"values": dict(values), self.score: score} for values, score in self.scores],
-            "rule": RULES[self.score],
+            "rule": f"{RULES[self.score]} in the file",
             "seed": self.seed,
             "validation_samples": self.validation,
         }

@@ -94,3 +94,4 @@ def test_the_command_line_says_wrong_input_with_status_2(experiment_file, capsys
     assert status(["sweep", str(path), "--dry-run"]) == 2
     assert "titel: unknown key" in capsys.readouterr().err
     assert status(["sweep", str(experiment_file()), "--jobs", "0"]) == 2
+    assert status(["sweep", str(experiment_file()), "--selection-eta", "-0.5"]) == 2

@@ -118,6 +118,7 @@ def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkey
     alone = select_best_run(planned(out="alone"), RUNS, jobs=1, randomness=Given(0.0, 0.9))
     beside = select_best_run(planned(out="beside"), RUNS, jobs=1, randomness=Given(0.9, *[0.1] * 5, 0.9, 0.1))
     assert alone == beside
+    assert alone["rule"].endswith("among equal candidates the first drawn")
 
 
 @pytest.mark.parametrize("fault", ["failed", "spent"])
