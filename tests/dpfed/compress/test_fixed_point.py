@@ -141,22 +141,16 @@ def test_a_row_that_is_always_too_long_becomes_zero_and_is_counted():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
 def test_rows_that_are_not_finite_become_zero_and_leave_the_others_alone(rotate, bad):
+    """The last row has zeros only, and is not counted among those that become zero."""
     code = FixedPoint(size=20, steps_per_unit=50.0, rotate=rotate)
     rows = random_rows(3, 20)
+    rows[2] = 0.0
     alone = encode(code, rows[::2], clients=[0, 2]).integers
     rows[1, 5] = bad
     encoded = encode(code, rows)
     assert encoded.zeroed_rows == 1
-    assert not encoded.integers[1].any()
+    assert not encoded.integers[1:].any()
     assert torch.equal(encoded.integers[::2], alone)
-
-
-@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
-def test_a_row_of_zeros_stays_zeros(rotate):
-    code = FixedPoint(size=20, steps_per_unit=50.0, rotate=rotate)
-    encoded = encode(code, torch.zeros(2, 20))
-    assert encoded.zeroed_rows == 0
-    assert not encoded.integers.any()
 
 
 @pytest.mark.parametrize("steps", [1000.0, 6000.0])
@@ -225,22 +219,12 @@ def test_the_error_is_that_of_coins(rotate):
 # --- the rotation -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 64, 65, 1000])
-def test_the_rotation_is_an_isometry_and_turns_back(size):
-    code = FixedPoint(size=size, steps_per_unit=1e6, rotate=True)
-    row = random_rows(1, size)
-    integers = encode(code, row).integers
-    assert code.padded == 2 ** math.ceil(math.log2(size))
-    # Rounding moves every entry by less than one step of 1e-6; float32 a norm by 1e-6 of it.
-    assert integers.double().norm().item() == pytest.approx(1e6, abs=math.sqrt(code.padded) + 1)
-    assert torch.allclose(code.decode(integers[0].long(), rotation_seed=7), row[0], atol=3e-6)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 300, 400, 512, 513, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_rotation_is_the_matrix_of_its_definition(size, dtype):
     """H[i, j] = (-1)^(ones in the bits of i & j), entry by entry, over signs that the decoder has, too."""
     code = FixedPoint(size=size, steps_per_unit=1.0, rotate=True)
+    assert code.padded == 2 ** math.ceil(math.log2(size))
     row = random_rows(1, size)[0].to(dtype)
     signs = code._signs(7, row)
     places = range(code.padded)
@@ -257,14 +241,6 @@ def test_a_decoded_sum_is_a_sum_of_whole_numbers_scaled_once():
     whole = (hadamard(code.padded, dtype=np.int64) @ total * signs)[: code.size]
     expected = (whole * (code.padded**-0.5 / code.steps_per_unit)).astype(np.float32)
     np.testing.assert_array_equal(code.decode(torch.from_numpy(total), rotation_seed=5).numpy(), expected)
-
-
-def test_the_rotation_flattens_one_coordinate():
-    code = FixedPoint(size=4096, steps_per_unit=64_000.0, rotate=True)
-    one_hot = torch.zeros(1, 4096)
-    one_hot[0, 17] = 1.0
-    assert set(encode(code, one_hot).integers[0].abs().tolist()) <= {999, 1000, 1001}
-    assert encode(FixedPoint(size=4096, steps_per_unit=64_000.0, rotate=False), one_hot).integers.max() == 64_000
 
 
 def test_the_same_public_seed_for_all_and_another_in_another_round():
@@ -306,16 +282,6 @@ def test_the_ring_keeps_its_integers_and_wraps_at_its_ends(bits):
     assert centre_residues(error_text(inside, bits), bits).tolist() == inside.tolist()
     wrapped = centre_residues(error_text(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
     assert wrapped.tolist() == [-half, half - 1, (half + 1 + half) % (2 * half) - half]
-
-
-@pytest.mark.parametrize("bits", [1, 2, 17, 31, 32])
-def test_sums_of_words_are_right_modulo_the_ring(bits):
-    """Words of 32 bits wrap around by themselves; reducing at the end is enough. Python's integers are right."""
-    rows = torch.from_numpy(np.random.default_rng(bits).integers(-(2**31), 2**31, (50, 40)))
-    total = sum_of_words(rows, bits)
-    half = 1 << (bits - 1)
-    right = [(sum(column) + half) % (2 * half) - half for column in rows.T.tolist()]
-    assert centre_residues(total, bits).tolist() == right
 
 
 def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_count_tells():

@@ -95,7 +95,7 @@ def test_every_forged_byte_is_harmless(setting):
 FORGED = {
     "keep": (1e-300, 1e300, math.nan), "k": (10**18, 10**60, -1, None), "levels": (10**9, 1 << 14),
     "bucket": (10**30, 1, 0, None), "bound": (10**200, math.inf, 1e-320, "l3"), "clip": (1e-308,),
-    "sparsity": (1 - 1e-16, 1.0, 1e-320), "block": (1 << 62, 1), "rounds": (10**9,), "scale": ("?",),
+    "sparsity": (1 - 1e-16, 1.0, 1e-320), "block": (1 << 62, 64, 1), "rounds": (10**9,), "scale": ("?",),
     "bits": (1e-320, 0.999999999, 64), "alpha": (1e308, -1), "noise": ("",), "projections": (10**12, 1 << 16),
     "shared_seed": (10**40, -1), "name": ("x",), "indices": (3,),
 }  # fmt: skip

@@ -69,20 +69,6 @@ def test_identical_clients_gain_from_own_seeds_only():
     assert sum(errors) / 500 == pytest.approx(49, rel=0.35)
 
 
-def test_with_a_shared_seed_scalars_can_be_summed():
-    scheme = compress.get("fedscalar", shared_seed=2**64 - 1, projections=3)
-    assert scheme.linear
-    assert not compress.get("fedscalar").linear
-    payloads = scheme.encode(X, seed=[1, 2, 3])
-    assert scheme.encode(X, seed=9).fields["scalars"].equal(payloads.fields["scalars"])
-    assert [payload.seed for payload in payloads] == [0, 0, 0]
-    total = compress.Payloads.of(scheme, 4, scalars=payloads.fields["scalars"].sum(dim=0, keepdim=True))
-    torch.testing.assert_close(scheme.decode(total)[0], scheme.decode(payloads).sum(dim=0))
-    torch.testing.assert_close(scheme.mean(payloads), scheme.decode(payloads).mean(dim=0))
-    parsed = compress.from_bytes(payloads[0].to_bytes())
-    assert parsed == payloads[0]
-
-
 @pytest.mark.parametrize("options", [{}, {"vectors": "gaussian"}, {"projections": 3}, {"shared_seed": 4}])
 def test_bytes_means_and_pieces(options, monkeypatch):
     """The same in any pieces, through bytes, and as a mean; the length does not depend on d."""

@@ -17,6 +17,10 @@ from dpfed.errors import ConfigError, WireError
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 ALL = pytest.mark.parametrize("setting", SETTINGS)
+LINEAR = [
+    "dense", "dense half", "shared-randk", "shared-topk", "stochastic-sign constant", "fedmrns shared",
+    "fedscalar shared",
+]  # fmt: skip
 
 
 def vectors(clients, dimension, seed=0):
@@ -149,7 +153,11 @@ def test_sizes_add_up(setting):
         assert payload.size().bits == 8 * len(payload.to_bytes())
 
 
-@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if make(setting).linear])
+def test_linear_schemes_say_so():
+    assert [setting for setting in SETTINGS if make(setting).linear] == LINEAR
+
+
+@pytest.mark.parametrize("setting", LINEAR)
 def test_the_sum_of_linear_payloads_decodes_to_the_sum(setting):
     scheme = make(setting)
     x = vectors(6, 40)
