@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Unsampled, noise_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.evidence.cohort_distribution import cohorts_by_round
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
 from dpfed.mechanisms.records import gaussian_noise, integer_noise, scale_of
 from dpfed.methods.records import has_enough_record_noise
+from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
@@ -25,7 +28,7 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     A client with n records must be charged for Poisson batches of probability min(1, batch_size / n). The number of
     batches must follow from epochs or steps; noise and clip from the configuration, calibrated noise from the ledger's
     header. In an even partition the numbers of records must be even. Two cases are not visible: the exact n if it is at
-    most a batch, and in uneven partitions clients without data, which are not charged.
+    most a batch, and in uneven partitions clients that are never charged, as are those without data.
     """
     table = files.config.local.record
     assert table is not None
@@ -59,10 +62,20 @@ def delta_of_records(files: RunFiles) -> float | None:
 def _record_counts(files: RunFiles, table: RecordTable) -> tuple[dict[int, int | None], str | None]:
     """Return the number of records of each charged client (None: at most a batch), and a problem of a round or None."""
     sizes: dict[int, int | None] = {}
+    drawn: list[set[int]] = []
+    with suppress(Unavailable):  # runs of old versions did not record the drawn clients
+        drawn = [set(cohort.tolist()) for _, cohort in cohorts_by_round(files)]
+    charged: dict[int, set[int]] = {}
     for number, release in _local_releases(files).items():
         problem = _release_problem(files, table, release, files.rounds[number - 1], sizes)
+        charged[number] = {client for part in release.steps for client in part.clients}
+        if problem is None and drawn and (others := charged[number] - drawn[number - 1]):
+            problem = f"client {min(others)} is charged, but was not drawn"
         if problem is not None:
             return sizes, f"round {number}: {problem}."
+    for number in charged if drawn else ():
+        if left := drawn[number - 1] & sizes.keys() - charged[number]:
+            return sizes, f"round {number}: client {min(left)} was drawn and is not charged."
     return sizes, None
 
 

@@ -39,6 +39,7 @@ MADE = {
     "losing": ("federation.sampling=fixed", *LOSING),
     "canaries": ("audit.canaries=60", "federation.rounds=20", "federation.sampling=all"),
     "records": (*RECORDS, "local.batch_size=16", "local.record.accountant=rdp", "federation.rounds=2"),
+    "uneven": (*RECORDS, "local.batch_size=16", "federation.rounds=2", "data.partition=dirichlet", "data.alpha=0.5"),
     "coins": ("method.name=fedpm", "mask.edge=0.2", "privacy.clip_norm=0.8", "privacy.slots=30"),
 }
 
@@ -50,7 +51,7 @@ def made(tmp_path_factory):
 
     def of(name):
         if name not in folders:
-            without = ["privacy"] if name in ("records", "coins") else []
+            without = ["privacy"] if name in ("records", "uneven", "coins") else []
             folders[name] = run_folders.run(tmp_path_factory.mktemp(name) / "run", *MADE[name], without=without)
         return folders[name]
 
@@ -287,6 +288,27 @@ STEPS_NOT_CHARGED = {
 def test_steps_of_records_that_are_not_charged(folder, what):
     cheated = folder("records")
     change_ledger(cheated, STEPS_NOT_CHARGED[what])
+    assert "ledger follows the configuration" in failed(cheated)
+
+
+def _another_client(lines):
+    charged = {one for line in lines[1:] for part in line["steps"] for one in part["clients"]}
+    lines[1]["steps"][0]["clients"][0] = min(set(range(lines[0]["clients"])) - charged)
+
+
+def _once(lines):
+    """Leave a client out in the first round that is charged in the second, too."""
+    later = {one for part in lines[2]["steps"] for one in part["clients"]}
+    part = next(one for one in lines[1]["steps"] if later & set(one["clients"]))
+    part["clients"].remove(min(later & set(part["clients"])))
+    lines[1]["steps"] = [one for one in lines[1]["steps"] if one["clients"]]
+
+
+@pytest.mark.parametrize("edit", [_another_client, _once])
+def test_steps_of_records_that_are_charged_to_other_clients(folder, edit):
+    cheated = folder("uneven")
+    assert not failed(cheated)
+    change_ledger(cheated, edit)
     assert "ledger follows the configuration" in failed(cheated)
 
 
