@@ -84,17 +84,6 @@ def test_operators_of_a_step_do_not_grow_with_the_clients(name: str, monkeypatch
     assert "aten.bmm.default" in called[0]
 
 
-def test_moves_by_windows_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("fed-smp-cnn-unpadded", (1, 28, 28), 10)
-    moves = []
-    for windows in (True, False):
-        monkeypatch.setattr(StepCost, "takes_windows", lambda self, device, windows=windows: windows)
-        training = golden_clients(model, 3)
-        moves.append(training.train(model.initial(0), np.arange(3), number=0, seeds=Seeds(root=0)))
-    assert not moves[0].equal(moves[1])
-    torch.testing.assert_close(*moves, rtol=2e-3, atol=2e-5)
-
-
 def test_windows_are_taken_where_the_cost_model_says_so() -> None:
     """Wide convolutions gain by windows; a layer with few outputs copies more than it multiplies; CPUs keep groups."""
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

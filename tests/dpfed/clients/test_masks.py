@@ -177,12 +177,7 @@ THRESHOLD: dict[str, Any] = {"learning_rate": 0.1, "optimizer": "adam", "forward
         (0.2, None, 15, None),
         (0.4, None, 3, "starts 0.405 from 0 (mask.edge=0.4)"),
         (0.4, None, 5, None),
-        (
-            0.2,
-            5,
-            3,
-            "move a mask's score by at most 0.301, and after round 1 every score starts 0.405 or further from 0",
-        ),
+        (0.2, 5, 3, "by at most 0.301, and after round 1 every score starts 0.405 or further from 0"),
         (0.2, 5, 4, "no client can flip an entry of its mask in any later round"),
         (0.2, 5, 5, "an entry at the end of its range"),
         (0.2, 7, 3, "an entry at the end of its range"),

@@ -43,6 +43,7 @@ def trainer(name: str, **changes: Any) -> LocalTraining:
     model = FlatModel(normalised)
     options = {"size": model.size, "learning_rate": RATE, "weight_decay": 0.5, "decayed": model.parameters_size}
     made: dict[str, Course] = {
+        "plain": Sgd(size=model.size, learning_rate=RATE),
         "sgd": Sgd(**options, momentum=0.5),
         "adam": Adam(**options),
         "adamw": Adam(**options, decoupled=True),
@@ -55,6 +56,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, course: str)
     room = weights.clone()
     module = training.model.bind(room)
     kinds: dict[str, Any] = {
+        "plain": lambda these: torch.optim.SGD(these, lr=RATE),
         "sgd": lambda these: torch.optim.SGD(these, lr=RATE, momentum=0.5, weight_decay=0.5),
         "adam": lambda these: torch.optim.Adam(these, lr=RATE, weight_decay=0.5),
         "adamw": lambda these: torch.optim.AdamW(these, lr=RATE, weight_decay=0.5),
@@ -64,7 +66,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, course: str)
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
-@pytest.mark.parametrize("course", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("course", ["plain", "sgd", "adam", "adamw"])
 def test_steps_are_those_of_torch_and_statistics_do_not_decay(course: str, strategy: str) -> None:
     training = trainer(course, strategy=strategy)
     weights = training.model.initial(0)

@@ -1,7 +1,6 @@
 """FedSparsify's training against an ordinary module whose weights are multiplied by a mask, and its server."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.optimisers import PrunedSgd
-from dpfed.compress.sparse import FedSparsify, cubic_sparsity, purge, purged_count
-from dpfed.data import iid, load
+from dpfed.compress.sparse import FedSparsify, purge, purged_count
 from dpfed.errors import ConfigError
-from dpfed.models import FlatModel, build
+from dpfed.models import FlatModel
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging, Purging, ServerState
 
@@ -138,30 +136,6 @@ def test_the_server_purges_after_the_rule_and_keeps_the_zeros() -> None:
     second = rule.step(first, torch.zeros(10), count=1)  # momentum alone moves what is left
     torch.testing.assert_close(second.broadcast[:5], torch.tensor([-0.9, 0, 0, 0, 0]))
     torch.testing.assert_close(second.broadcast[5:], torch.tensor([4.1, 5.1, 6.1, 7.1, 8.1]))
-
-
-def test_a_model_learns_the_digits_while_it_is_pruned() -> None:
-    data, rounds = load("digits"), 12
-    model = build("mlp", data.input_shape, data.classes)
-    prunable = model.indices("weight")
-    training = LocalTraining(
-        model=model,
-        course=PrunedSgd(sgd=Sgd(size=model.size, learning_rate=0.2, momentum=0.5), prunable=prunable),
-        inputs=torch.from_numpy(data.train_inputs),
-        labels=torch.from_numpy(data.train_labels),
-        partition=iid(len(data.train_labels), 20, SEEDS.generator("partition")),
-        epochs=5,
-        batch_size=10,
-    )
-    schedule = partial(cubic_sparsity, final=0.8, rounds=rounds)
-    rule = Purging(rule=Averaging(), prunable=prunable, sparsity=schedule)
-    state = ServerState(round=0, broadcast=model.initial(0), clip_norm=math.inf)
-    for round in range(rounds):
-        moves = training.train(state.broadcast, np.arange(20), number=round, seeds=SEEDS)
-        state = rule.step(state, moves.mean(dim=0), count=20)
-        assert (state.broadcast[prunable] == 0).sum() == purged_count(len(prunable), schedule(round + 1))
-    predicted = model.forward(state.broadcast, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()
-    assert (predicted == data.test_labels).mean() > 0.88
 
 
 @pytest.mark.parametrize("prunable", [torch.empty(0, dtype=torch.int64), torch.tensor([0, 200])])
