@@ -8,6 +8,7 @@ import scipy
 
 from accounting.arrays import Floats
 from accounting.compose.loss_distribution import LossDistribution, convex_minorant
+from accounting.errors import UnsupportedMechanism
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, schedule_of
@@ -100,7 +101,8 @@ def _largest_loss_of_part(part: SingleRelease, count: int) -> float:
 def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
     """Return the sampling probability, and the largest shift of one round over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
-    assert noise is not None  # the caller has checked `pld.supports`
+    if noise is None:
+        raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     multiplier = min(noise.noise_multiplier, full_round_multiplier(sampling))
     return sampling.probability, shift_in_clips(sampling, noise.adjacency) / multiplier
 

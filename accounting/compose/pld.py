@@ -209,8 +209,6 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     """
     if (squared := loss_grid.squared_shift(part, count)) is not None:
         return [(_unsampled_losses(math.sqrt(squared), interval), 1)]
-    if gaussian_of(part) is None:
-        raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
         return [(LossDistributions(orders=(certain_loss(0, spacing=interval),)), 1)]
     if found := loss_grid.blocks(part, count):

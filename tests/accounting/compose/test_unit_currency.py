@@ -127,10 +127,12 @@ def test_rounds_of_another_sampler_are_compared_at_all_gamma():
     assert found.covers(unit) is not None
 
 
-def test_coins_below_a_loose_gaussian_are_counted_by_the_best_account():
-    coins = BernoulliAggregate(dimension=50, floor=0.2, adjacency="zero-out", l2_clip=0.3, cohort=20)
+@pytest.mark.parametrize(("floor", "epsilon"), [(0.2, 1.0), (0.01, 20.0)], ids=["loose Gaussian", "no Gaussian"])
+def test_coins_below_no_close_gaussian_are_counted_by_the_best_account(floor, epsilon):
+    coins = BernoulliAggregate(dimension=50, floor=floor, adjacency="zero-out", l2_clip=0.3, cohort=20)
     unit = times(subsample(coins, PoissonSampling(probability=0.1)), 1)
-    found = currency(unit, None, epsilon=1.0, delta=1e-4, reserve=1e-6)
+    found = currency(unit, None, epsilon=epsilon, delta=1e-4, reserve=1e-6)
+    assert found.units > 0
     assert not found.has_prices
     assert found.price(unit, remaining_units=found.units, reserve=1e-6) is None
 
