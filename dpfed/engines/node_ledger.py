@@ -232,14 +232,15 @@ class NodeLedger:
         with self._lock:
             self._require_newest(plan)
             stored = self._stored_upload(plan.run, number)
-            if stored is not None:
+            if stored:
                 return stored
-            records = self._records_to_charge(plan.run, number)
+            records = self._records_to_charge(plan.run, number, begun=stored is not None)
             if self._project is not None and release is not None:
                 self._pay(self._project, plan, release)
                 for one in range(plan.rounds) if plan.whole_plan else (number,):
                     self._project.charge(_line(release, one, clip_norm), run=plan.run, repeatable=True)
             if records is not None:
+                self._store_upload(plan.run, number, b"")  # nothing has been sent under the charge that follows
                 self._charge_records(records, plan.run, number)
         return None
 
@@ -251,11 +252,9 @@ class NodeLedger:
         """
         with self._lock:
             stored = self._stored_upload(plan.run, number)
-            if stored is None:
+            if not stored:
                 stored = upload
-                regular_file.replace_content(
-                    self._upload_path(plan.run), number.to_bytes(8, "big") + stored, mode=0o600
-                )
+                self._store_upload(plan.run, number, stored)
             return stored
 
     @property
@@ -331,10 +330,11 @@ class NodeLedger:
                 f"sampling allows no later refusal, and {left} fit. Round 1 was not answered."
             )
 
-    def _records_to_charge(self, run: str, number: int) -> Ledger | None:
+    def _records_to_charge(self, run: str, number: int, *, begun: bool) -> Ledger | None:
         """Return the ledger of records that must be charged for an upload, and can be.
 
-        None without `records`, and for an upload that a process charged and did not store before it ended.
+        None without `records`, and for an upload that a process charged and did not store before it ended (`begun`).
+        A restored ledger may lack an upload that was sent: another one is charged again.
         """
         if self.records is None:
             return None
@@ -342,7 +342,7 @@ class NodeLedger:
         charged = {line.round for line in ledger.releases if line.detail.get("run") == run}
         if max(charged, default=-1) > number:
             raise BudgetSpent(f"{self.path}: round {number} of run {run[:12]} is over. It was not answered again.")
-        if number in charged:
+        if number in charged and begun:
             return None
         if len(ledger.releases) >= self._most_uploads:
             raise BudgetSpent(
@@ -383,8 +383,14 @@ class NodeLedger:
     def _upload_path(self, run: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{sha256(run.encode()).hexdigest()[:16]}.upload")
 
+    def _store_upload(self, run: str, number: int, upload: bytes) -> None:
+        regular_file.replace_content(self._upload_path(run), number.to_bytes(8, "big") + upload, mode=0o600)
+
     def _stored_upload(self, run: str, number: int) -> bytes | None:
-        """Return the stored upload of this round; None without one. Errors: BudgetSpent for a round that is over."""
+        """Return the stored upload of this round, empty if its records are charged and none was stored; None without.
+
+        Errors: BudgetSpent for a round that is over.
+        """
         path = self._upload_path(run)
         if not path.exists():
             return None

@@ -16,7 +16,7 @@ import dpfed
 from accounting import DiscreteGaussian, Gaussian, Ledger, PoissonSampling, guarantee, subsample
 from accounting.errors import BudgetSpent, InvalidParameter, LedgerError
 from accounting.gaussian import smallest_epsilon
-from accounting.ledger import regular_file
+from accounting.ledger import backups, regular_file
 from accounting.mechanisms import CappedPoissonSampling, Composed, CorrelatedRounds, FixedSizeSampling
 from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.engines.round_terms import checked_terms
@@ -26,6 +26,7 @@ NOISE = Gaussian(noise_multiplier=4.0, adjacency="add-remove")
 DRAWN = subsample(NOISE, PoissonSampling(probability=0.1))
 PLAN = ServerPlan.of("run a", 100, DRAWN)
 DELTA = 1e-5
+LEDGERS = "node.jsonl", "node.jsonl.records"
 RECORDS = {"records": 1000, "batch_size": 500, "steps": 5, "noise_multiplier": 8.0, "delta": DELTA}
 
 
@@ -56,7 +57,7 @@ def test_rounds_are_charged_without_amplification_until_the_budget_is_spent(tmp_
     assert "on the server's word" in str(node)
 
 
-@pytest.mark.parametrize("name", ["node.jsonl", "node.jsonl.records"])
+@pytest.mark.parametrize("name", LEDGERS)
 def test_a_ledger_that_is_lost_beside_its_head_is_not_begun_anew(tmp_path, name):
     """A new one had the whole budget again, for every server but the one that knew a line of the old."""
     more = {} if name == "node.jsonl" else {"records": RecordNoise.poisson(**RECORDS, epsilon=1.5)}
@@ -159,6 +160,22 @@ def test_a_round_that_is_asked_again_gets_the_stored_upload(tmp_path):
     assert node.report()["records"]["uploads"] == 2
 
 
+def test_an_upload_that_a_restored_ledger_lacks_is_charged_again(tmp_path):
+    """The newest copies of both ledgers come back, the stored upload does not: another one left under its charge."""
+    records = RecordNoise.poisson(**RECORDS, epsilon=4.0)
+    node = ledger(tmp_path / "node", records=records)
+    answer(node, PLAN, 0, b"first")
+    copies = [backups.backup(tmp_path / "node" / name, tmp_path / "copy") for name in LEDGERS]
+    shutil.rmtree(tmp_path / "node")
+    (tmp_path / "node").mkdir()
+    for name, copy in zip(LEDGERS, copies, strict=True):
+        backups.restore(copy.path, tmp_path / "node" / name, last_head=copy.head)
+    node = ledger(tmp_path / "node", records=records)
+    assert [answer(node, PLAN, 0, upload) for upload in (b"second", b"third")] == [b"second", b"second"]
+    assert node.report()["records"]["uploads"] == 2
+    assert node.report()["runs"] == {"run a": 1}, "an honest server releases one sum of this number"
+
+
 def test_of_two_processes_that_answer_one_charge_only_the_first_upload_is_sent(tmp_path):
     """Both are admitted before either has stored its upload; the noise of each is drawn anew."""
     records = RecordNoise.poisson(**RECORDS, epsilon=4.0)
@@ -190,7 +207,7 @@ def test_a_copied_or_restored_node_refuses(tmp_path):
     seen = replace(PLAN, head=node.head)
     answer(node, seen, 2)
     refused(LedgerError, "copied, or restored", lambda: answer(ledger(tmp_path / "copy", records=records), seen, 2))
-    for name in ("node.jsonl", "node.jsonl.records"):  # older lines beside the newest head
+    for name in LEDGERS:  # older lines beside the newest head
         lines = (tmp_path / "node" / name).read_text()
         shutil.copy(tmp_path / "copy" / name, tmp_path / "node" / name)
         with pytest.raises(LedgerError):
