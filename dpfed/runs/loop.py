@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.errors import BudgetSpent
-from accounting.ledger import Entry, Header, LocalRelease, Release
+from accounting.ledger import Aborted, Entry, Header, LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
 from dpfed.data.samples import require_samples_here
@@ -42,6 +42,7 @@ from dpfed.runs.book import LedgerBook
 from dpfed.runs.durable_files import FileWriter
 from dpfed.runs.experiment import Experiment, public_client_ids
 from dpfed.runs.folder import RunFolder
+from dpfed.runs.protection import SUM_MAY_BE_SEEN, epsilon_against_server
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, PublicCode, Viewers, start_public_code
 from dpfed.runs.resuming import require_same_rounds
 from dpfed.runs.scores import Evaluation, Scores, evaluated_weights, scores_of_summary
@@ -143,6 +144,7 @@ class Run:
         public_samples_alone: float | None = None,
         *,
         public_code: PublicCode,
+        resumed: bool = False,
     ) -> None:
         self._public_samples_alone = public_samples_alone
         self._began = time.monotonic()
@@ -160,6 +162,7 @@ class Run:
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
+        self._sum_may_be_seen = resumed and experiment.method.randomness.name == "secure"
         if project is not None and not self.finished and self._is_within_own_budget(np.zeros(0, dtype=np.int64)):
             assert self._book is not None
             assert isinstance(privacy_target, PrivacyTarget)
@@ -218,7 +221,9 @@ class Run:
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and experiment.method.sampler.law.is_schedule:
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
-            opened = cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
+            opened = cls(
+                experiment, folder, saved, on_round, binding, project, alone, public_code=public_code, resumed=resume
+            )
             if folder.shorter is not None:
                 folder.prolong(experiment.config.federation.rounds)
             undo.pop_all()
@@ -265,6 +270,7 @@ class Run:
         if not self._is_affordable(cohort):
             self._stopped_by = "budget"
             return
+        self._note_sum_that_may_be_seen()
         try:
             ledger = None if self._book is None else _AfterFiles(self._book, self._wait_for_files)
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=ledger, cohort=cohort)
@@ -272,6 +278,13 @@ class Run:
             self._stop_for_project(why)
             return
         self._save_round(done, time.monotonic() - started)
+
+    def _note_sum_that_may_be_seen(self) -> None:
+        """Record the round that a resumed run repeats if the server may have seen its sum, with the clients' noise."""
+        seen, self._sum_may_be_seen = self._sum_may_be_seen, False
+        if seen and epsilon_against_server(self.experiment.config, self.experiment.privacy_target, 1) is not None:
+            assert self._book is not None
+            self._book.record(Aborted(round=self.state.round, reason=SUM_MAY_BE_SEEN))
 
     def _save_round(self, done: RoundResult, seconds: float) -> None:
         """Write the checkpoint, which contains the lines of the round; then write these lines into their files."""

@@ -34,6 +34,10 @@ CHARGED_LOSSES = (
 """Limitation of runs that charge the noise that arrived; summaries of version 0.2 do not contain it."""
 
 
+SUM_MAY_BE_SEEN = "interrupted; if the server opened the secure sum before, server_epsilon counts it"
+"""Reason in the ledger of a round that a resumed run repeats: an end before the charge may follow the unmasking."""
+
+
 def limitation_on_nodes(note: str) -> str:
     """Return a limitation of a run, adapted to clients that are nodes of an engine, possibly on other machines."""
     return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
@@ -152,7 +156,8 @@ def epsilon_against_server(
 
     Claim: epsilon holds against a server that is honest but curious and colludes with no client. It sees all but the
     uploads: drawn clients, dropped clients, every sum. Its view of a client is therefore the rounds in which the client
-    was drawn, without their sampling. Adjacency: that of the run. Direction of error: upper bound.
+    was drawn, without their sampling. `released` counts interrupted rounds, too, whose sums it may have seen
+    (`SUM_MAY_BE_SEEN`). Adjacency: that of the run. Direction of error: upper bound.
     """
     return _epsilon_without_sampling(config, privacy_target, released, noise_of="clients")
 

@@ -15,7 +15,7 @@ from accounting.budget.certificates import Certificate, Claim
 from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, ContradictoryBounds
-from accounting.ledger import Ledger, LocalRelease, Release
+from accounting.ledger import Aborted, Ledger, LocalRelease, Release
 from accounting.mechanisms import noise_of, unsampled
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
@@ -25,7 +25,7 @@ from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
 from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
+from dpfed.runs.protection import SUM_MAY_BE_SEEN, epsilon_against_hostile_clients, epsilon_against_server
 from dpfed.runs.training import gpu_description
 from dpfed.server.rules import ServerState
 
@@ -254,11 +254,12 @@ def other_epsilon_fields(
             releases = max(releases, plan.rounds + plan.spare)
         if plan.rounds < config.federation.rounds:
             releases = 0
-    for name, view in (
-        ("server_epsilon", epsilon_against_server),
-        ("hostile_clients_epsilon", epsilon_against_hostile_clients),
+    seen = sum(isinstance(one, Aborted) and one.reason == SUM_MAY_BE_SEEN for one in ledger.entries)
+    for name, view, more in (
+        ("server_epsilon", epsilon_against_server, seen),
+        ("hostile_clients_epsilon", epsilon_against_hostile_clients, 0),
     ):
-        against = view(config, privacy_target, releases)
+        against = view(config, privacy_target, releases and releases + more)
         found[name] = against.epsilon if against else None
         found[f"{name}_rounds"] = against.rounds if against else None
     return found

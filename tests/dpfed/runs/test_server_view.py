@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.stats import binom
 
 from accounting.compose import accountant
+from accounting.errors import LedgerError
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from accounting.mechanisms import Composed
+from dpfed.audit.run import audit_run
 from dpfed.participation.sampling import fill_cohort
 from dpfed.runs import loop as federation
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import build
 from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 
@@ -99,6 +103,26 @@ def test_a_prolonged_run_states_nothing_that_its_budget_does_not_bound(tiny_conf
     then = federation.run(longer, tmp_path / "run", resume=True).summary
     assert first[key] > first["epsilon"]
     assert (then["epsilon"], then[key], then[f"{key}_rounds"]) == (20.0, None, None)
+
+
+def test_a_sum_that_is_opened_and_not_charged_counts_against_the_server(tiny_config, tmp_path, monkeypatch):
+    """The disk is full when round 2 is charged: the server has seen its sum, and sees that of the repeated round."""
+    settings, record = (*SHARES, *MASKED, "run.randomness=secure", "federation.sampling=all"), LedgerBook.record
+
+    def full(self, entry):
+        if entry.round == 1:
+            raise LedgerError("No space left on device")
+        record(self, entry)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(LedgerBook, "record", full)
+        refused(LedgerError, "No space", federation.run, build(tiny_config(*settings)), tmp_path / "run")
+    experiment = build(tiny_config(*settings))
+    summary = federation.run(experiment, tmp_path / "run", resume=True).summary
+    assert summary["server_epsilon_rounds"] == 4
+    four = Composed(parts=((experiment.privacy_target.mechanism, 4),))
+    assert summary["server_epsilon"] == accountant.epsilon(four, delta=summary["delta"]) > summary["epsilon"]
+    assert not [one for one in audit_run(tmp_path / "run", confidence=1 - 1e-6).checks if one.passed is False]
 
 
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
