@@ -18,7 +18,6 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_nonzero
 from dpfed.randomness import Simulated
-from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
@@ -219,12 +218,8 @@ def test_its_noise_is_that_of_dp_fedavg(sampling):
     assert overflow(mine.privacy_target.mechanism) == 0
 
 
-def test_of_cohorts_above_the_cap_some_are_left_out():
+def test_a_cap_is_the_number_of_shares():
     built = build(small("privacy.slots=90", "privacy.delta=0.05"))
     noise = unsampled(built.privacy_target.mechanism)
     assert noise.shares == built.privacy_target.mechanism.sampling.cap == 90
     assert noise.overflow == 0
-    found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
-    sizes = {len(draw_round_cohort(found.method, number)) for number in range(30)}
-    assert max(sizes) == 70
-    assert min(sizes) < 70

@@ -75,14 +75,6 @@ def test_shares_of_a_r_th_of_the_deviation_are_caught():
     assert variance_p_value(rows.sum(dim=0).double().numpy(), 1.3) < FALSE_ALARM
 
 
-def test_noise_differs_between_rounds_and_clients():
-    privacy = private("clients")
-    rows = shares(privacy, [3, 4])
-    later = shares(privacy, [3], number=1)
-    assert abs(np.corrcoef(rows[0], rows[1])[0, 1]) < 0.02
-    assert abs(np.corrcoef(rows[0], later[0])[0, 1]) < 0.02
-
-
 def test_shares_do_not_depend_on_the_group_a_client_is_in():
     privacy = private("clients")
     together = shares(privacy, [1, 2, 3], size=10)

@@ -146,18 +146,6 @@ def test_poisson_cohorts_leave_the_number_of_shares_alone(tiny_config):
     assert {one.mechanism.sampling.cap for one in releases} == {30}
 
 
-def test_at_most_so_many_are_drawn_as_the_cap_allows(tiny_config):
-    experiment = build(
-        tiny_config(
-            "privacy.noise=discrete-gaussian", *SHARES, "privacy.slots=12", "privacy.delta=0.5", "federation.rounds=1"
-        )
-    )
-    for round in range(10):
-        state = replace(experiment.start, round=round)
-        _, observed = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
-        assert observed.cohort <= 12 == observed.participants
-
-
 @pytest.mark.parametrize("rotation", ["true", "false"])
 @pytest.mark.parametrize(
     "method", [("dp-fedavg",), ("fed-smp-randk", "method.keep=0.3"), ("fedscalar", "method.shared=true")]

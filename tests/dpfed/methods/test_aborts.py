@@ -1,7 +1,6 @@
 """Whether a round ends without a result is published: it must tell nothing of who took part."""
 
 import itertools
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,17 +11,15 @@ from refusals import refused
 from scipy.stats import binom
 
 from accounting import Aborted, Ledger
-from accounting.compose import accountant
 from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
-from accounting.mechanisms import Composed, sampling_of
+from accounting.mechanisms import sampling_of
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
 from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
-from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, Method, draw_round_cohort
 from dpfed.runs import loop as federation
@@ -169,35 +166,6 @@ def test_secure_sums_of_all_clients_are_zero_out_by_default():
     assert masked.adjacency.sensitivity_in_clips == plain.adjacency.sensitivity_in_clips
 
 
-def told_by_the_number_of_aborts(first, second, rounds, delta):
-    """The epsilon at `delta` of a count of rounds that end with these probabilities in two worlds."""
-    counts = np.arange(rounds + 1)
-    laws = [binom.pmf(counts, rounds, chance) for chance in (first, second)]
-
-    def missing(epsilon):
-        return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in (laws, laws[::-1]))
-
-    low, high = 0.0, 50.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if missing(middle) > delta else (low, middle)
-    return high
-
-
-def test_what_the_number_of_aborts_would_have_told():
-    """Ten clients, one expected, each lost with 0.1 (of five steps four are before the upload is in), none may be, 1000
-    rounds with noise 100: why it is refused."""
-    ends = [1 - (1 - 0.1 * 0.1 * 4 / 5) ** clients for clients in (10, 9)]
-    stated = config_with(
-        "federation.clients=10", "federation.cohort=1", "federation.rounds=1000", "privacy.noise_multiplier=100.0",
-        "privacy.delta=1e-5", "aggregation.dropout=0.1",
-    )  # fmt: skip
-    privacy_target = promise_of(stated, 40).privacy_target
-    claimed = accountant.epsilon(Composed(parts=((privacy_target.mechanism, 1000),)), delta=1e-5)
-    assert claimed < 0.098
-    assert told_by_the_number_of_aborts(*ends, 1000, 1e-5) == pytest.approx(4.21, abs=0.01)
-
-
 # Rounds that run
 
 
@@ -323,65 +291,6 @@ def test_a_plain_sum_has_no_cap():
     assert config.cohort_cap is promise.fill is None
     assert overflow(promise.privacy_target.mechanism) == 0
     assert "overflow" not in promise.privacy_target.mechanism.to_dict()["mechanism"]
-
-
-def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
-    from dpfed.audit.run import audit_run
-
-    config = config_with("aggregation.kind=masked", "federation.rounds=3", "privacy.delta=1e-3")
-    experiment = build(config)
-    outcome = federation.run(experiment, tmp_path / "run")
-    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
-    assert {one.mechanism for one in ledger.releases} == {experiment.privacy_target.mechanism}
-    run = Composed(parts=((experiment.privacy_target.mechanism, 3),))
-    assert overflow(run) == 0
-    assert outcome.summary["epsilon"] == accountant.epsilon(run, delta=1e-3)
-    found = audit_run(tmp_path / "run")
-    assert [check.name for check in found.checks if check.passed is False] == []
-
-
-def test_more_clients_than_the_cap_are_cut_down_to_it():
-    experiment = build(config_with("aggregation.kind=masked"))
-    who = experiment.method.sampler
-    crowded = replace(experiment.method, sampler=replace(who, law=replace(who.law, probability=1.0)))
-    drawn = draw_round_cohort(crowded, 0)
-    assert len(drawn) == experiment.config.cohort_cap == experiment.method.fill < 60
-    assert sampler_of(experiment.config).expected == 12
-
-
-def exact_divergence(gap, *, slots, others, q, add_remove, epsilon):
-    """The hockey-stick divergence, both orders, of rounds with slots: R others drawn, the sum N(gap T, 1) where at most
-    K are drawn, and "overfull" seen by everybody where more are. By quadrature on a line."""
-    x = np.linspace(-12, 12 + gap, 20_001)
-    step = x[1] - x[0]
-    still, moved = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (0.0, gap))
-    present, absent, overfull = [], [], [0.0, 0.0]
-    for drawn in range(others + 1):
-        chance = binom.pmf(drawn, others, q)
-        fits, both = drawn <= slots, drawn + 1 <= slots
-        present.append(chance * ((1 - q) * still * fits + q * moved * both))
-        absent.append(chance * still * (fits if add_remove else (1 - q) * fits + q * both))
-        overfull[0] += chance * ((1 - q) * (not fits) + q * (not both))
-        overfull[1] += chance * ((not fits) if add_remove else (1 - q) * (not fits) + q * (not both))
-    # The sum shows the number drawn nowhere: one mixture over it. Overfull rounds show all there is: +1, -1.
-    laws = [(np.sum(present, axis=0), overfull[0]), (np.sum(absent, axis=0), overfull[1])]
-    largest = 0.0
-    for (p, over_p), (r, _) in (laws, laws[::-1]):
-        largest = max(largest, np.maximum(p - math.exp(epsilon) * r, 0).sum() * step + over_p)
-    return largest
-
-
-@pytest.mark.parametrize("add_remove", [False, True])
-@pytest.mark.parametrize("epsilon", [-0.5, 0.0, 0.1, 0.7, 2.0])
-@pytest.mark.parametrize("slots", [3, 4, 6])
-def test_the_charge_covers_rounds_that_show_everything_when_they_overflow(add_remove, epsilon, slots):
-    """By exact enumeration of how many are drawn, against the profile without slots plus beta: no e^epsilon on beta."""
-    q, others, gap = 0.3, 9, 1.2
-    unlimited = exact_divergence(gap, slots=99, others=others, q=q, add_remove=add_remove, epsilon=epsilon)
-    limited = exact_divergence(gap, slots=slots, others=others, q=q, add_remove=add_remove, epsilon=epsilon)
-    beta = binom.sf(slots, others + 1, q)
-    assert limited <= unlimited + beta + 1e-9
-    assert limited > unlimited  # so that the charge is needed
 
 
 def test_default_caps_are_the_smallest_that_delta_allows():

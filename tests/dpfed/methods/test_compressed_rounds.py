@@ -273,11 +273,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
         ("stochastic-sign", [], "public number"),
         ("fedmrns", ["method.shared=true"], "the same noise of one size"),
         ("qsgd", [], "have Bernoulli samples"),
-        (
-            "stochastic-sign",
-            ["method.options.bound=0.05", "privacy.noise_multiplier=1.0"],
-            "with privacy.noise='coins': is for gaussian",
-        ),
+        ("stochastic-sign", ["method.options.bound=0.05", "privacy.noise_multiplier=1.0"], "'coins': is for gaussian"),
     ],
 )
 def test_signs_whose_coins_would_not_be_private_are_refused(method, settings, complaint):

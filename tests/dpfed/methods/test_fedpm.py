@@ -181,19 +181,6 @@ def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bin
     assert clip * (1 - 2e-6) < float(bounded.abs().max()) <= clip
 
 
-def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
-    """The sensitivity of what the coins are drawn for, through the real local training, map and bound."""
-    experiment = build(
-        config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60", "privacy.slots=")
-    )
-    state = experiment.start
-    moves = experiment.method.clients.train(state.broadcast, np.arange(60), number=0, seeds=experiment.seeds)
-    assert float(torch.linalg.vector_norm(moves, dim=1).max()) > 0.8  # the clip is needed
-    bounded = bound(experiment, moves, state.clip_norm).double()
-    ends = (state.broadcast.double() + bounded).clamp(0.2, 0.8)
-    assert float(torch.linalg.vector_norm(ends - state.broadcast.double(), dim=1).max()) <= 0.8
-
-
 @pytest.mark.parametrize("drawn", [0, 5, 30])
 def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
     """Any cohort up to the cap: S has K coins a coordinate; its variance does not tell the size."""
