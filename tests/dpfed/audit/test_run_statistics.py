@@ -123,17 +123,6 @@ def test_rounding_of_long_correlations_is_within_its_bound():
         assert abs(float(found[lag]) - exact) < watch.CORRELATION_ERROR / 30
 
 
-def test_single_lags_are_bounded_by_chernoff():
-    """P(r_l > t) <= (1 - t^2)^(m/2): 100,000 draws a lag, each limit exceeded with probability 1e-5."""
-    torch.manual_seed(2)
-    rows = torch.randn(100_000, 12).double()
-    for lag in (1, 5, 6, 11):
-        r = (rows[:, : 12 - lag] * rows[:, lag:]).sum(dim=1) / rows.square().sum(dim=1)
-        for t in (0.2, 0.4, 0.6):
-            bound = (1 - t * t) ** 6
-            assert int((r > t).sum()) <= binom.isf(1e-5, len(rows), bound)
-
-
 def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
     monkeypatch.setattr(watch, "_MOST_BINS", 64)
     assert watch.bin_count(1_000) == 62

@@ -76,11 +76,6 @@ def test_counts_equal_counting_one_by_one_with_ties_and_infinities():
     assert (counts.trials0, counts.trials1) == (52, 73)
 
 
-def test_a_score_at_the_threshold_says_the_second_world():
-    counts = ErrorCounts.from_scores(np.array([1.0]), np.array([1.0]), [1.0])
-    assert (counts.false_positives[0], counts.false_negatives[0]) == (1, 0)
-
-
 def test_limits_share_alpha_between_thresholds_and_worlds():
     one = ErrorCounts.from_scores(np.zeros(20), np.ones(20), [0.5])
     many = ErrorCounts.from_scores(np.zeros(20), np.ones(20), [0.5, 0.5, 0.5, 0.5])
