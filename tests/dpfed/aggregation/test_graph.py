@@ -102,15 +102,6 @@ def test_risk_against_enumeration(clients, neighbours, bad, gone):
     assert (np.array([risk.overheard, risk.stuck]) >= counts[[0, 2]] / cases - 1e-12).all()
 
 
-def test_split_against_simulation():
-    """4000 circles of 40 clients, 24 gone, 4 neighbours; six standard errors: a false alarm in 5e8."""
-    generator, graph, hits = np.random.default_rng(0), Graph(tuple(range(40)), 2), 0
-    for _ in range(4000):
-        hits += not reached(graph, set(generator.permutation(40)[:16].tolist()))
-    chance = graph_risk(clients=40, neighbours=4, threshold=0.6, corrupt=0.3, dropout=0.3).split
-    assert abs(hits / 4000 - chance) < 6 * math.sqrt(chance * (1 - chance) / 4000)
-
-
 def test_risk_of_a_hundred_clients():
     terms = {"clients": 100, "threshold": 0.6, "corrupt": 0.1, "dropout": 0.1}
     risk, fewer, enough = (graph_risk(neighbours=count, **terms) for count in (20, 22, 24))

@@ -103,10 +103,7 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         (["--over", "q=.1:.2", "--over", "noise-multiplier=1:2"], "NAME one of"),
         (["--over", "rounds=1:nan", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis. Remove it"),
-        (
-            ["--over", "rounds=1:9", "--over", "cohort=1:20"],
-            "--noise-multiplier with --over cohort, rounds: noise-multiplier is no axis",
-        ),
+        (["--over", "rounds=1:9", "--over", "cohort=1:20"], "--over cohort, rounds: noise-multiplier is no axis"),
         (["--over", "cohort=1:601", "--over", "noise-multiplier=1:2", "--rounds", "3"], "at most 600"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--epsilon", "1"], "--epsilon with --over"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--table"], "--table with --over"),

@@ -52,27 +52,6 @@ def test_a_deeply_nested_file_is_one_error(tmp_path, capsys, nested):
 
 
 @pytest.mark.slow
-def test_compare_prints_the_readings_of_the_papers_setting(capsys):
-    rows = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare")["results"]
-    table = {
-        (r["sampling"], r["adjacency"], r["accountant"], r["conversion"], r["sensitivity_in_clips"]): r for r in rows
-    }
-    expected = {
-        ("poisson", "add-remove", "rdp", "classical", 1.0): 1.0077,
-        ("poisson", "add-remove", "rdp", "improved", 1.0): 0.7442,
-        ("poisson", "add-remove", "pld", None, 1.0): 0.6303,
-        ("fixed", "replace-one", "rdp", "improved", 2.0): 5.3515,
-        ("fixed", "replace-one", "pld", None, 2.0): 3.4887,
-        ("fixed", "replace-one", "adaptive", None, 2.0): 3.2426,
-    }
-    for key, epsilon in expected.items():
-        assert table[key]["epsilon"] == pytest.approx(epsilon, abs=5e-5), key
-        assert table[key]["valid"]
-    assert table["fixed", "replace-one", "pld", None, 2.0]["lower_bound"] == pytest.approx(3.2400, abs=1e-4)
-    assert not table["fixed", "replace-one", "fed-smp-theorem", None, 1.0]["valid"]
-
-
-@pytest.mark.slow
 def test_what_papers_print_is_shown_to_who_asks(capsys):
     few = ["budget", "--clients", "60", "--cohort", "45", "--rounds", "2", "--noise-multiplier", "1.4", "--compare"]
     assert status([*few, "--papers"]) == 0

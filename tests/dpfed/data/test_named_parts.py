@@ -137,27 +137,6 @@ def test_a_network_without_these_arguments_is_one_error(tmp_path):
         dpfed.run("dp-fedavg-digits", SETTINGS, data=data, model=nn.Linear(12, 2), out=tmp_path / "run")
 
 
-def test_a_constant_buffer_that_remembers_clients_is_put_back(tmp_path):
-    """Counting in a buffer that is not saved changes nothing: it is put back before each client."""
-
-    class Counting(Reader):
-        def forward(self, input_ids, attention_mask):
-            if self.training:
-                self.positions.add_(1e3)
-            return super().forward(input_ids, attention_mask)
-
-    first, second = ({"federation.cohort": 3, "local.steps": 1}, {})
-    data = MAKERS["samples"]()
-    settings = SETTINGS | first | second | {"local.strategy": "loop"}
-    settings.pop("local.epochs")
-    try:
-        done = dpfed.run("dp-fedavg-digits", settings, data=data, model=Counting(), out=tmp_path / "run")
-    except ConfigError:
-        return  # refused by the trial: as good
-    weights = load_file(done.folder / "model.safetensors")
-    assert max(float(one.abs().max()) for one in weights.values()) < 100
-
-
 def test_integers_beyond_64_bits_are_refused_and_not_wrapped():
     beyond = np.full(60, 2**63, dtype=np.uint64)
     some = [{"id": beyond[i], "labels": LABELS[i]} for i in range(4)]

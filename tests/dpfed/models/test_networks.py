@@ -55,16 +55,6 @@ def test_networks_with_batch_norm(name: str, shape: tuple[int, ...], parameters:
     assert model.trains_on_one(torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)))
 
 
-@pytest.mark.parametrize(
-    ("name", "rounds", "share", "megabytes"),
-    [("fed-smp-cnn", 180, 100 / 6000, 19.96), ("fed-smp-svhn-cnn", 180, 100 / 6000, 41.18)],
-)
-def test_dense_uploads_cost_what_fed_smp_states(name: str, rounds: int, share: float, megabytes: float) -> None:
-    """Tables I and II: 32 bits a parameter, a client's part of all rounds."""
-    shape = (1, 28, 28) if name == "fed-smp-cnn" else (3, 32, 32)
-    assert round(4e-6 * build(name, shape, 10).size * rounds * share, 2) == megabytes
-
-
 def test_fedpms_networks_have_the_layers_of_its_table() -> None:
     """Table 2, counted by hand: 3x3 convolutions with biases, then dense layers 256, 256, classes."""
     for name, shape, classes, widths in (

@@ -105,15 +105,6 @@ def test_noise_one_percent_short_is_caught():
     assert 2 * stats.chi2(200_000).cdf((draws**2).sum()) < ALPHA
 
 
-def test_simulated_noise_repeats_by_name_and_never_across_names():
-    source = SOURCES[0]
-    first = source.normal(100, "noise.sum", 0)
-    assert first.equal(source.normal(100, "noise.sum", 0))
-    for purpose, path in (("noise.sum", (1,)), ("noise.share", (0,)), ("noise.sum", (0, 0))):
-        assert abs(np.corrcoef(first, source.normal(100, purpose, *path))[0, 1]) < 0.6
-    assert not first.equal(Simulated(seeds=Seeds(root=12)).normal(100, "noise.sum", 0))
-
-
 def test_poisson_sampling_never_draws_more_often_than_is_charged():
     """The uniforms are k / 2^53, so q's of clients / cohorts that are no multiples need a bound below q."""
 

@@ -172,10 +172,7 @@ def line(**changes):
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        (
-            {"test_accuracy": None, "test_loss": 9.0, "test_r2": -0.0025},
-            "test R2 of -0.00250; always predicting the mean",
-        ),
+        ({"test_accuracy": None, "test_loss": 9.0, "test_r2": -0.0025}, "test R2 of -0.00250; always predicting the"),
         ({"test_accuracy": None, "test_loss": 9.0, "test_r2": 0.03}, None),
         ({"test_accuracy": 0.117, "majority_accuracy": 0.1}, "test accuracy of 11.70%; always predicting the most"),
         ({"test_accuracy": 0.119, "majority_accuracy": 0.1}, None),

@@ -62,10 +62,7 @@ SEEDED = Simulated(seeds=Seeds(root=0))
 UNSOUND = [
     (lambda s: chain(s, Clip(), noisy(s, sampler=Poisson(cohort=6).cohorts(60))), "cohorts are drawn by"),
     (lambda s: chain(s, Clip(), noisy(s, sampler=Everyone().cohorts(60))), "cohorts are drawn by"),
-    (
-        lambda s: chain(s, Clip(), noisy(s, randomness=Secure())),
-        "draws 'secure' randomness, but the loop has 'simulated'",
-    ),
+    (lambda s: chain(s, Clip(), noisy(s, randomness=Secure())), "'secure' randomness, but the loop has 'simulated'"),
     (lambda s: chain(s, Clip()), "no stage makes it private"),
     (lambda s: chain(s, noisy(s)), "right before"),
     (lambda s: chain(s, Clip(), noisy(s), noisy(s)), "one is charged"),

@@ -93,16 +93,6 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
     assert resumed.summary["for_release"]
 
 
-def test_adaptive_clipping_costs_what_a_fixed_norm_costs(tiny_config, tmp_path):
-    fixed = federation.run(build(tiny_config()), tmp_path / "fixed").summary
-    adaptive = federation.run(
-        build(tiny_config("privacy.adaptive.quantile=0.5", "privacy.adaptive.count_noise_std=3.0")),
-        tmp_path / "adaptive",
-    ).summary
-    assert adaptive["epsilon"] == pytest.approx(fixed["epsilon"], rel=1e-9)
-    assert adaptive["clip_norm"] != fixed["clip_norm"]
-
-
 def test_clients_without_samples_run(tiny_config, tmp_path):
     """1,437 samples over 60 clients leave nobody empty; an empty one is made by hand."""
     from dataclasses import replace

@@ -196,17 +196,9 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
         (", validation = 100", "", "Give data.validation"),
         ('"local.learning_rate" = [0.0001, 0.5]', '"data.partition_seed" = [1, 2]', "data.partition_seed differs"),
         ('"local.learning_rate" = [0.0001, 0.5]', '"federation.clients" = [60, 70]', "differs from that of row"),
-        (
-            '"local.learning_rate" = [0.0001, 0.5]',
-            '"federation.sampling" = ["poisson", "fixed"]',
-            "one kind of neighbours",
-        ),
+        ('"local.learning_rate" = [0.0001, 0.5]', '"federation.sampling" = ["poisson", "fixed"]', "kind of neighbours"),
         ('"dp-fedavg"\nprivacy = { clip_norm = 1.0, noise_multiplier = 1.5 }', '"fedavg"', r"requires \[privacy\]"),
-        (
-            "noise_multiplier = 1.5",
-            'noise_multiplier = 1.5, release = "uploads"',
-            "uploads of all drawn runs are visible",
-        ),
+        ("noise_multiplier = 1.5", 'noise_multiplier = 1.5, release = "uploads"', "uploads of all drawn runs are"),
         ("[[row]]", "[tune]\naxes = { local.momentum = [0.1, 0.2] }\n\n[[row]]", r"Remove \[tune\]"),
     ],
 )
