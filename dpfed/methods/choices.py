@@ -19,7 +19,8 @@ given the drawn clients, is equal for all neighbouring datasets:
 
 Realised counts go to diagnostics.jsonl, which no epsilon covers. The exception is privacy.missing_shares = "charged".
 Its ledger lines contain the number of noise shares that arrived, of a fixed number; this count depends on dropouts
-alone, and the charge is computed from it.
+alone, and the charge is computed from it. Under sampling it must not depend on who was drawn: all clients drop out with
+one probability. Otherwise it reveals more than epsilon states, which `dpfed.runs.protection` says.
 """
 
 from __future__ import annotations

@@ -28,10 +28,14 @@ ALONE_WITHOUT_NOISE = (
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
 CHARGED_LOSSES = (
+    "losses of clients that depend on data or on earlier results, or in sampled cohorts are likelier for some clients "
+    "than for others: the noise that arrived is charged (privacy.missing_shares = 'charged')"
+)
+LOSSES_OF_03 = (
     "losses of clients that depend on data or on earlier results: the noise that arrived is charged "
     "(privacy.missing_shares = 'charged')"
 )
-"""Limitation of runs that charge the noise that arrived; summaries of version 0.2 do not contain it."""
+"""Limitation of runs that charge the noise that arrived; summaries of version 0.2 lack it, those of 0.3 say less."""
 
 
 SUM_MAY_BE_SEEN = "interrupted; if the server opened the secure sum before, server_epsilon counts it"

@@ -22,7 +22,7 @@ from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integ
 from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import population_fingerprint, start_hash_of_run
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.protection import CHARGED_LOSSES, limitation_on_nodes, limitations_of_guarantee
+from dpfed.runs.protection import CHARGED_LOSSES, LOSSES_OF_03, limitation_on_nodes, limitations_of_guarantee
 from dpfed.runs.scores import Evaluation, evaluated_weights
 from dpfed.runs.summary import (
     communication_fields,
@@ -283,7 +283,7 @@ def protection_problem(files: RunFiles) -> str | None:
     if len(set_aside) != (config.data.validation is not None):
         return "not_protected does not mention the validation samples"
     expected = limitations_of_guarantee([*public, *set_aside], config, decodes_before_clipping(config))
-    if files.trusted_ledger.header.plan is None:  # a ledger of version 0.2
+    if files.trusted_ledger.header.plan is None or LOSSES_OF_03 in stated:  # a ledger of version 0.2; a summary of 0.3
         expected = tuple(one for one in expected if one != CHARGED_LOSSES)
     nodes = config.aggregation.kind == "protocol"  # clients may be nodes of an engine, which no file states
     lacking = [one for one in expected if one not in stated and not (nodes and limitation_on_nodes(one) in stated)]

@@ -6,7 +6,7 @@ import pytest
 
 from accounting import Ledger
 from dpfed.audit.run import audit_run
-from dpfed.runs.protection import CHARGED_LOSSES
+from dpfed.runs.protection import CHARGED_LOSSES, LOSSES_OF_03
 
 from . import run_folders
 from .run_folders import SURE, change_ledger, change_summary, copied, failed
@@ -77,5 +77,7 @@ def test_a_run_that_charges_what_arrived_names_losses_that_depend_on_results(tmp
     summary = json.loads((folder / "summary.json").read_text())
     assert CHARGED_LOSSES in summary["not_protected"]
     assert "summary names what ran" not in failed(folder)
-    change_summary(folder, not_protected=[one for one in summary["not_protected"] if one != CHARGED_LOSSES])
-    assert "summary names what ran" in failed(folder)
+    others = [one for one in summary["not_protected"] if one != CHARGED_LOSSES]
+    for of_03 in ((), (LOSSES_OF_03,)):
+        change_summary(folder, not_protected=[*others, *of_03])
+        assert ("summary names what ran" in failed(folder)) == (of_03 == ())
