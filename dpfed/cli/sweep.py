@@ -86,7 +86,7 @@ def sweep(
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
     if private_selection is None and (selection_law, selection_eta) != ("negative-binomial", 0.0):
         raise ConfigError(
-            "--selection-law or --selection-eta without --private-selection: nothing is selected. Give --private-selection, too."
+            "--selection-law or --selection-eta without --private-selection: nothing is selected. Give all or none."
         )
     load_files(load or [])
     planned = plan(

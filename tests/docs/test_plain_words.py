@@ -85,7 +85,9 @@ def faults(kind, text, room=""):
     for sentence in ALLOWED:
         text = text.replace(sentence, "")
     plain = re.sub(r"`[^`]*`|^ *(>>>|\.\.\.).*$|^ *[a-z_]+: ", "", text, flags=re.MULTILINE)
-    plain = re.sub(r"[\w./-]+\.(py|md|toml)\b|[\w]+\.[\w.]+|\w+_\w+|--[\w-]+|=\s*[\"'][\w-]+[\"']|\w+( > \w+)+", "", plain)
+    plain = re.sub(
+        r"[\w./-]+\.(py|md|toml)\b|[\w]+\.[\w.]+|\w+_\w+|--[\w-]+|=\s*[\"'][\w-]+[\"']|\w+( > \w+)+", "", plain
+    )
     found = [
         f"{match[0]!r}: write {better}"
         for word, better in LEXICON.items()
