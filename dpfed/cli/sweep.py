@@ -86,7 +86,8 @@ def sweep(
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
     if private_selection is None and (selection_law, selection_eta) != ("negative-binomial", 0.0):
         raise ConfigError(
-            "--selection-law or --selection-eta without --private-selection: nothing is selected. Give all or none."
+            "--selection-law or --selection-eta without --private-selection: nothing is selected. "
+            "Give the expected number of runs by --private-selection."
         )
     load_files(load or [])
     planned = plan(
