@@ -189,6 +189,14 @@ class IntegerNoise(Private):
     slots: int | None = None
     rests_on = (Clip, Integers)
 
+    def __post_init__(self) -> None:
+        known = self.sampling.fixed_size or self.sampling.takes_all or self.slots is not None
+        if self.noise.shares > 1 if self.placement == "server" else not known:
+            raise ConfigError(
+                f"IntegerNoise with placement={self.placement!r}, {self.noise.shares} shares and {self.sampling}: the "
+                "server draws one share, and clients' shares need a cohort of known size. Change the placement."
+            )
+
     @classmethod
     def calibrated(cls, table: IntegerPrivacy, run: NoiseSettings) -> PrivacyTarget:
         """Return the target of a run with the noise of [privacy] on the sums of [aggregation].

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins
+from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
@@ -134,6 +135,11 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
         raise ConfigError(
             f"the chain {stages!r}: {type(counts[0]).__name__} decodes the noisy sum by the number of uploads or by "
             "votes, a release without a charge. Remove it, or its majority."
+        )
+    if isinstance(private, GaussianNoise | DitheredNoise) and private.randomness.name == "secure":
+        raise ConfigError(
+            f"the chain {stages!r} with randomness='secure': the last bits of floating-point noise leak what it hides. "
+            "Use IntegerNoise after Integers, or randomness 'simulated' for an experiment."
         )
     if isinstance(private, GaussianNoise) and stages.bits is not None:
         raise ConfigError(

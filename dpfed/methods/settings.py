@@ -144,13 +144,14 @@ class Settings(TrainingParts):
     def noise(self, choice: MapChoice) -> GaussianNoise:
         """Return the stage of a private run's Gaussian noise; a custom chain has it directly after `Clip`."""
         privacy_target = self.privacy_target(choice.sent)
-        if privacy_target is None:
+        private = None if privacy_target is None else privacy_target.private
+        if not isinstance(private, GaussianNoise):
             raise ConfigError(
-                "a chain with noise, without [privacy]: add [privacy], or make a chain without noise if "
+                "Settings.noise without privacy.noise='gaussian', which sums of integers and releases do not have. "
+                "Make the chain by Settings.updates, which has the noise of every configuration, or without noise if "
                 "config.privacy is None."
             )
-        assert isinstance(privacy_target.private, GaussianNoise)
-        return privacy_target.private
+        return private
 
     def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
         """Return the chain for masks, or for private stochastic signs.
@@ -189,7 +190,8 @@ class Settings(TrainingParts):
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Return the map to Fed-SMP's top `kept` coordinates: those that change most in training on public data."""
-        assert self.public is not None
+        if self.public is None:
+            raise ConfigError("Settings.largest_in_public with data.public=0: set data.public to a number of samples.")
         if self.clients.personal is not None:
             raise ConfigError(
                 f"local.personal with method.name={self.specification.name!r}: coordinates chosen by public data are "

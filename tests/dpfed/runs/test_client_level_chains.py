@@ -1,6 +1,7 @@
 """`dpfed.ClientLevel` with a chain of stages of one's own: charged for what it does, or refused."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -62,7 +63,7 @@ SEEDED = Simulated(seeds=Seeds(root=0))
 UNSOUND = [
     (lambda s: chain(s, Clip(), noisy(s, sampler=Poisson(cohort=6).cohorts(60))), "cohorts are drawn by"),
     (lambda s: chain(s, Clip(), noisy(s, sampler=Everyone().cohorts(60))), "cohorts are drawn by"),
-    (lambda s: chain(s, Clip(), noisy(s, randomness=Secure())), "'secure' randomness, but the loop has 'simulated'"),
+    (lambda s: chain(s, Clip(), noisy(s, randomness=Secure())), "last bits of floating-point noise"),
     (lambda s: chain(s, Clip()), "no stage makes it private"),
     (lambda s: chain(s, noisy(s)), "right before"),
     (lambda s: chain(s, Clip(), noisy(s), noisy(s)), "one is charged"),
@@ -75,6 +76,29 @@ def test_a_chain_that_is_not_charged_for_what_it_does_is_refused(tmp_path, stage
     """Planted faults: each would run, and state an epsilon that is not true."""
     refused(ConfigError, complaint, level, tmp_path / "new", dimension=D, stages=stages)
     assert not (tmp_path / "new").exists()
+
+
+def integers(s, **changes):
+    """The chain of integer noise, with changes of its noise."""
+    clip, rounding, noise, words = s.private(s.size)
+    return Stages(Project(choice=SendAll(size=s.size)), clip, rounding, replace(noise, **changes), words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"placement": "clients"}, "need a cohort of known size"),
+        ({"shares": 6}, "the server draws one share"),
+        ({"randomness": Secure()}, "draws 'secure' randomness, but the loop has 'simulated'"),
+    ],
+)
+def test_integer_noise_of_ones_own_is_refused_where_less_is_drawn_than_charged(changes, complaint):
+    def made(s):
+        noise = s.private(s.size)[2].noise
+        shares = changes.get("shares")
+        return integers(s, **({"noise": replace(noise, shares=shares)} if shares else changes))
+
+    refused(ConfigError, complaint, level, noise="discrete-gaussian", adjacency="zero-out", dimension=D, stages=made)
 
 
 def test_a_chain_with_its_own_noise_is_charged_for_that(tmp_path):
