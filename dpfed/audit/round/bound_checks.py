@@ -199,11 +199,7 @@ def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
     update = torch.randn(size, generator=torch.Generator().manual_seed(8))
     client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS, dtype=np.int64)
     theta = one.reference.double() + one.upload(update[None], client).bounded[0].double()
-    near, far = stage.edge, 1 - stage.edge
-    theta, start = (
-        torch.from_numpy(debias.clipped_mean(each.clamp(near, far).cpu(), c=near, noise_std=claim.coins.noise_std))
-        for each in (theta, one.reference.double())
-    )
+    theta, start = (mean_of_samples(each, stage) for each in (theta, one.reference.double()))
     move, ones = theta - start, one.rows_of_client(update, drawn).double().sum(dim=0).cpu()
     number = len(drawn) * stage.trials
     scores = (ones - number * theta) / (number * theta * (1 - theta)).sqrt()
@@ -218,4 +214,12 @@ def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
         detail=f"{number} samples of a client in {len(scores)} coordinates; p-value of their frequencies: {likely:.2g}",
         would_find=f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from the move's, or "
         f"a move {7 * spread_along / max(number * float(move.square().sum()), 1e-300):.0%} longer",
+    )
+
+
+def mean_of_samples(probabilities: Tensor, stage: PrivateCoins) -> Tensor:
+    """Return the means of samples of these probabilities, after their floor and noise."""
+    near, far = stage.edge, 1 - stage.edge
+    return torch.from_numpy(
+        debias.clipped_mean(probabilities.clamp(near, far).cpu(), c=near, noise_std=stage.coins.noise_std)
     )

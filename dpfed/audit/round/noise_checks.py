@@ -19,11 +19,12 @@ from accounting.factorisation import column
 from accounting.mechanisms import CorrelatedRounds
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.noise_evidence import shortfall_found
-from dpfed.audit.round.bound_checks import largest_effect
+from dpfed.audit.round.bound_checks import largest_effect, mean_of_samples
 from dpfed.audit.round.one_round import Claim, OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.compress.fixed_point import centre_residues
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.randomness import Simulated
 from dpfed.stages.clip import Clip
@@ -183,26 +184,33 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 
     The noise is drawn from the run's source of randomness, not from the audit's.
     """
-    zeros, vectors = torch.zeros(1, size), []
+    zeros, vectors, samples, spread = torch.zeros(1, size), list[Tensor](), one.method.stages.find(PrivateCoins), 0.0
     alone = claim.visible_output == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
             sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
-            vectors += list(sent.coded if claim.visible_output == "uploads" and not claim.coins else sent.arrived)
+            rows = sent.coded if claim.visible_output == "uploads" and not claim.coins else sent.arrived
+            if samples is not None:
+                theta = mean_of_samples(world.reference.double(), samples)
+                rows, variances = rows.double() - samples.trials * theta, theta * (1 - theta)
+                spread = max(spread, float(variances.norm() / variances.sum()))
+            vectors += list(rows)
         else:
             vectors.append(_noise_of_sum(world, zeros[0]))
     stacked = torch.stack(vectors).double()
-    stacked = stacked - stacked.mean(dim=1, keepdim=True) if stacked.shape[1] > 2 else stacked
+    if not samples and stacked.shape[1] > 2:
+        stacked = stacked - stacked.mean(dim=1, keepdim=True)
     repeated = len(stacked) - len(torch.unique(stacked, dim=0))
     lengths = torch.linalg.vector_norm(stacked, dim=1).clamp_min(1e-300)
     products = ((stacked @ stacked.T) / lengths / lengths[:, None]).fill_diagonal_(0.0)
     count = len(vectors)
     largest = float(products.abs().max()) if count > 1 else 0.0
-    limit = float(-ndtri(FALSE_ALARM / count**2)) / math.sqrt(stacked.shape[1])
+    spread = max(spread, stacked.shape[1] ** -0.5)
+    limit = float(-ndtri(FALSE_ALARM / count**2)) * spread
     fault = "noise that is repeated"
     if limit <= _SAME:
-        alike = min(limit + 2 / math.sqrt(stacked.shape[1]), 1.0)
+        alike = min(limit + 2 * spread, 1.0)
         fault += f", or has correlation {alike:.2f} with that of another round"
     return Check(
         name="seeds",

@@ -35,6 +35,7 @@ from dpfed.audit.round.round_checks import (
     ledger_check,
     linear_check,
     public_map_check,
+    rows_check,
     state_check,
     sum_check,
 )
@@ -82,11 +83,12 @@ def audit_round(
     count = require.count(at_least=2, draws=draws)
     claim, size = claim_of_round(one, delta), one.method.clients.course.size
     fresh = one.with_randomness(RandomnessByCallOrder(seed))
+    say("checks of noise, bounds, seeds and samplers")
+    made = round_checks(one, claim, size, seed, count, rounds)
     say("distances of neighbours without noise")
     gaps = tuple(gap_of_pair(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout))
-    say("checks of noise, bounds, seeds and samplers")
     found = (
-        *round_checks(one, claim, size, seed, count, rounds),
+        *made,
         distance_check(one, claim, gaps),
         state_check(gaps),
         *([] if claim.sampled else [ledger_check(gaps)]),
@@ -171,6 +173,8 @@ def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> l
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, rounds: int = 1) -> list[Check]:
     """Return the checks that apply to the claim."""
     fresh = one.with_randomness(RandomnessByCallOrder(seed + 1))
+    # First, since later rounds would find what a custom stage keeps of its first rows.
+    apart = linear_check(fresh, claim, size) or rows_check(fresh, claim, size)
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:
         noise = draw_noise(fresh, claim, size, draws)
@@ -179,7 +183,7 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, 
         found += [floor_check(fresh, claim, size), window_check(fresh, claim, size), samples_check(fresh, claim, size)]
     numbers = tuple(sorted({*range(ROUNDS), rounds // 2, max(rounds - 1, 0)}))
     found += [seeds_check(one, claim, size), single_rounds_check(one, claim, size, numbers)]
-    found += [linear_check(fresh, claim, size), public_map_check(one)]
+    found += [apart, public_map_check(one)]
     if claim.visible_output == "sum":
         found += [sum_check(one, size), empty_round_check(one)]
     return [check for check in found if check is not None]

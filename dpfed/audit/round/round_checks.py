@@ -5,6 +5,7 @@ Every random check fails on a correct round with probability at most `FALSE_ALAR
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import subprocess
@@ -36,6 +37,7 @@ from dpfed.mechanisms.integers import Integers
 from dpfed.randomness import Secure, Simulated
 from dpfed.round import Method, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
+from dpfed.stages.chain import Stages
 from dpfed.stages.project import PublicSigns, PublicTopMask
 
 _CLIENTS, _COHORT, _COHORTS = 20, 1, 200
@@ -144,12 +146,11 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     """
     if claim.visible_output == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
-    rounds = WholeRounds(one_round=one.without_noise)
-    updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
-    found = []
+    updates, found = _loud_and_quiet(claim, size), list[Tensor]()
     for senders in ([0], [1], [0, 1]):
         moves = torch.zeros(one.method.sampler.clients, size)
         moves[senders] = updates[senders]
+        rounds = WholeRounds(one_round=one.without_noise)  # with new copies of custom stages
         found.append(rounds.released_sum(rounds.run(moves, rounds.smallest_cohort()), by_state=False))
     bounded = one.without_noise.upload(updates, np.arange(2)).bounded.double()
     off = _largest_norm(found[2] - found[0] - found[1]) / claim.bound
@@ -162,6 +163,36 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
         f"releases differ from the clients' rows by {lost:.2g}",
         would_find=f"a client that changes another's part of the release by {5 * room:.2g} of the bound",
     )
+
+
+def rows_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """Check that a client's row after the bound is the same alone as among others, for releases without `linear_check`.
+
+    Returns None for a round with one upload.
+    """
+    if one.clients < 2:
+        return None
+    updates = _loud_and_quiet(claim, size)
+
+    def rows(*clients: int) -> Tensor:
+        stages = Stages(*map(copy.copy, one.method.stages))
+        new = replace(one, method=replace(one.method, stages=stages)).without_noise
+        return new.upload(updates[list(clients)], np.array(clients)).bounded.double()
+
+    off = _largest_norm(rows(0, 1) - torch.cat([rows(0), rows(1)])) / claim.bound
+    return Check(
+        name="rows",
+        passed=off <= _ROUNDING,
+        detail=f"a client's row after the bound differs by {off:.2g} of the bound, alone and beside another client",
+        would_find=f"a client that changes another's row by {_ROUNDING:.2g} of the bound",
+    )
+
+
+def _loud_and_quiet(claim: Claim, size: int) -> Tensor:
+    """Return updates [2, d]: beyond the bound, and inside it, where no clip hides what the other client changes."""
+    updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
+    updates[1] *= 0.5 / size**0.5
+    return updates
 
 
 def _random_rounding(one: OneRound) -> float:
@@ -237,27 +268,35 @@ def _largest_norm(rows: Tensor) -> float:
 def public_map_check(one: OneRound) -> Check | None:
     """Check that the public map does not depend on private data, and that no client holds a public sample.
 
-    The map is computed with the clients' data and with zeros in place of them. Returns None for a map that depends on
-    seeds only. The check is exact.
+    The map is computed with the clients' data and, in their memory, with zeros in place of them. Returns None for a map
+    of dpfed that depends on seeds only. The check is exact for data that the map reads from `Settings.clients`.
     """
-    choice, local = one.method.stages.project.choice, one.method.clients
-    choice = choice.choice if isinstance(choice, PublicSigns) else choice
-    if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
+    choice, local, state = one.method.stages.project.choice, one.method.clients, one.state
+    inner = choice.choice if isinstance(choice, PublicSigns) else choice
+    trained = isinstance(inner, PublicTopMask) and isinstance(inner.trainer, LocalTraining)
+    if not trained and type(inner).__module__.startswith("dpfed."):
         return None
-    state, trainer = one.state, choice.trainer
-    others = replace(trainer, inputs=torch.zeros_like(trainer.inputs), labels=torch.zeros_like(trainer.labels))
-    maps = [
-        each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
-    ]
+    maps, samples = [copy.copy(choice).for_round(state.broadcast, state.round, one.seeds)], (local.inputs, local.labels)
+    kept = [each.clone() for each in samples]
+    try:
+        for each in samples:
+            each.zero_()
+        maps.append(copy.copy(choice).for_round(state.broadcast, state.round, one.seeds))
+    finally:
+        for each, before in zip(samples, kept, strict=True):
+            each.copy_(before)
     unit = torch.ones(one.projection.sent)
     same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
+    shown = "the map is unchanged" if same else "the map changes"
+    if not isinstance(inner, PublicTopMask):
+        detail = f"{shown} if all private data are zero"
+        return Check(name="public map", passed=same, detail=detail, would_find="a map that private data change")
     held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
-    common = _number_of_held_samples(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    common = _number_of_held_samples(inner.inputs, inner.labels, local.inputs[held], local.labels[held])
     return Check(
         name="public map",
         passed=same and common == 0,
-        detail=("the map is unchanged" if same else "the map changes") + " if all private data are zero; clients hold "
-        f"{common} of the {len(choice.labels)} public samples",
+        detail=f"{shown} if all private data are zero; clients hold {common} of the {len(inner.labels)} public samples",
         would_find="a map that private data change, or one public sample that a client holds",
     )
 

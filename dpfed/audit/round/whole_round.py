@@ -6,7 +6,7 @@ The visible outputs are the new state, and the uploads if each of them is a rele
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Entry
-from dpfed.audit.round.one_round import LedgerInMemory, OneRound, RecordedRule, RowRecorder, StateRecorder
+from dpfed.audit.round.one_round import (
+    LedgerInMemory,
+    OneRound,
+    RecordedRule,
+    RowRecorder,
+    StateRecorder,
+    without_server_half,
+)
 from dpfed.round import OpenRound, client_groups, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging, ServerRule, ServerState
@@ -36,6 +43,7 @@ class RoundOutcome:
     rule_follows: function that returns `follows_rule`, of its call
     uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
     total:   decoded sum [width]
+    sent:    released sum [sent], before the map's adjoint
     entries: ledger entries of the round
     """
 
@@ -46,6 +54,7 @@ class RoundOutcome:
     rule_follows: Callable[[], bool]
     uploads: dict[int, tuple[Tensor, Tensor]]
     total: Tensor
+    sent: Tensor
     entries: tuple[Entry, ...]
 
     @property
@@ -109,7 +118,8 @@ class WholeRounds:
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """Run one round with this cohort. moves: updates of all clients [clients, d]."""
         one, method = self.one_round, self.one_round.method
-        (stages, last), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
+        (stages, last, halves), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
+        halves.clear()
         seen = RowRecorder(stages)
         recorded = replace(method, server=rule, stages=stages)
         given = UpdatesByClient(moves=moves)
@@ -120,22 +130,24 @@ class WholeRounds:
             sum_of_moves=moved,
             count=rule.count,
             shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
-            rule_follows=partial(_follows_by_rule, one.state, done.state, rule, last.clip_norm),
+            rule_follows=partial(_follows_by_rule, one.state, done.state, rule, last.clip_norm, tuple(halves)),
             uploads=seen.uploads,
             total=seen.total,
+            sent=seen.sent,
             entries=tuple(book.entries),
         )
 
     @cached_property
-    def _recording_chain(self) -> tuple[Stages, StateRecorder]:
-        """Chain with a recording stage at its end, and with the round's map computed once, as it is public and
-        constant.
+    def _recording_chain(self) -> tuple[Stages, StateRecorder, list[Callable[[], bool]]]:
+        """Chain with a recording stage at its end, with the round's map computed once, as it is public and constant,
+        and without server halves of custom stages, which post-process the sum; tests of these are in the list.
         """
-        one, last = self.one_round, StateRecorder()
+        one, last, halves = self.one_round, StateRecorder(), list[Callable[[], bool]]()
         sent, bits = one.method.stages.project.sent, one.method.stages.project.choice.downlink_bits
         known = _PrecomputedMap(sent=sent, downlink_bits=bits, projection=one.projection)
         stages = one.method.stages.replace_stage(Project, lambda stage: replace(stage, choice=known))
-        return Stages(*stages, last), last
+        kept = (without_server_half(stage, halves) if stage in stages.own else stage for stage in stages)
+        return Stages(*kept, last), last, halves
 
     def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.
@@ -145,8 +157,10 @@ class WholeRounds:
         moved = outcome.shown_move if by_state else outcome.sum_of_moves
         if moved is None:
             return torch.zeros(self.one_round.projection.sent, dtype=torch.float64)
-        whole = isinstance(self.one_round.projection, Identity)
-        return moved.double() if whole else moved.double() @ self.sum_from_move
+        if isinstance(self.one_round.projection, Identity):
+            return moved.double()
+        through = self.one_round.projection.adjoint(outcome.sent.clone())  # the map may hide a part of the sum
+        return outcome.sent.double() + (moved.double() - through.double()) @ self.sum_from_move
 
     def rounding(self, outcome: RoundOutcome) -> float:
         """Return a bound on the rounding error of `released_sum`, which arises since the new state is float32."""
@@ -174,11 +188,19 @@ def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen:
     return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
 
 
-def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule, norm: float | None) -> bool:
+def _follows_by_rule(
+    before: ServerState,
+    after: ServerState,
+    rule: RecordedRule,
+    norm: float | None,
+    halves: Sequence[Callable[[], bool]],
+) -> bool:
     """Return True if `after` follows by the rule from the state before and the mean move.
 
-    Its clip norm must be `norm`, the one that the stages return.
+    Its clip norm must be `norm`, the one that the stages return. halves: tests of custom server halves.
     """
+    if not all(half() for half in halves):
+        return False
     again = rule.repeat_last_step(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
