@@ -96,7 +96,7 @@ def audit_function(
     layout:    sizes of the layers of the updates
     worlds:    custom pairs of inputs of any kind, in place of updates: records, or a state and a batch
     trials:    number of counted calls, over both worlds and all pairs. A pilot makes further calls: with 6,000 trials,
-               450 for each pair if noise follows the seed (at most 11,940 calls in all), else 2,650 (30,940)
+               450 for each pair if noise follows the seed (usually 12,380 calls in all), else 2,650 (32,180)
     batched:   True if f(updates [t, clients, dimension], seeds [t]) returns t outputs
     arrays:    "torch" or "numpy": type of the inputs of f
     time_limit: seconds for all calls together, which run in a separate process

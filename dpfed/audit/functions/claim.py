@@ -34,7 +34,7 @@ from dpfed.errors import ConfigError
 Claimed = object
 """Claim: (epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function of epsilons."""
 
-_WIDEST = 60.0
+_WIDEST, _ROUNDING = 60.0, 1e-9
 _PROFILE = (
     "A privacy profile maps a NumPy array of epsilons to an array of deltas of equal shape (np.where in place of if)."
 )
@@ -118,7 +118,10 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         case Guarantee(mechanism=None):
             return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
         case Guarantee():
-            return claim_of(claim.mechanism, delta=claim.delta if delta is None else delta, adjacency=adjacency)
+            made = claim_of(claim.mechanism, delta=claim.delta if delta is None else delta, adjacency=adjacency)
+            if made.delta != claim.delta or made.epsilon <= claim.epsilon * (1 + _ROUNDING):
+                return made
+            return claim_of(replace(claim, mechanism=None), delta=delta, adjacency=adjacency)  # a budget below the plan
         case tuple() | list():
             return _point_claim(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)

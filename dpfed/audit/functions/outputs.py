@@ -70,7 +70,7 @@ def pairs_of_updates(
         name: str, one: ArrayLike, rest: ArrayLike, other: ArrayLike | None = None, *, screened: bool = False
     ) -> Worlds:
         at = next(places)
-        others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
+        others = np.broadcast_to(np.asarray(rest, dtype=np.float32), (clients - 1, dimension))
         own = np.asarray(one, dtype=np.float32)[None]
         if other is None:
             other = -own if adjacency is Adjacency.REPLACE_ONE else np.zeros_like(own)
@@ -93,8 +93,12 @@ def pairs_of_updates(
         found.append(pair("other entries on top", values[0], values[0], values[1]))
     else:
         found.append(pair("other entries on top", values[0], values[1] / (2 * (clients - 1))))
-    rows = uneven_directions(sizes)
-    return [*found, *(pair(name, loud * row, nothing, screened=True) for name, row in rows.items())]
+    found += [pair(name, loud * row, nothing, screened=True) for name, row in uneven_directions(sizes).items()]
+    norms = np.where(np.arange(clients - 1) % 3 == 2, 1.0, 0.1)[:, None]
+    beside, zeros = norms * clip_norm * even_signs, None if adjacency is not Adjacency.REPLACE_ONE else nothing
+    for name, own in (("at the clip norm", clip_norm * even_signs), ("far beyond it, opposite", -dense)):
+        found.append(pair(f"others of uneven norms, {name}", own, beside, zeros, screened=True))
+    return found
 
 
 def pair_with_nan(worlds: Worlds) -> Worlds:

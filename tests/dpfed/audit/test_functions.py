@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,29 @@ def test_a_fault_is_found(fault, trials):
     done = audit_function(gaussian(**fault), claim=CLAIM, trials=trials, **QUICK)
     assert done.verdict == "fail"
     assert "does not hold" in done.as_text()
+
+
+def clipped_at_the_median(updates, seed):
+    """The clip norm is the median norm of the cohort, and so is the noise."""
+    norms = np.maximum(np.linalg.norm(np.nan_to_num(updates), axis=1, keepdims=True), 1e-12)
+    bound = np.median(norms)
+    noise = np.random.default_rng(seed).standard_normal(updates.shape[1])
+    return (np.nan_to_num(updates) * np.minimum(1, bound / norms)).sum(axis=0) + bound * noise
+
+
+def divided_by_the_largest(updates, seed):
+    """One client's entry scales the updates of all, before they are clipped."""
+    return one_by_one(np.nan_to_num(updates) / max(np.abs(np.nan_to_num(updates)).max(), 1e-12), seed)
+
+
+@pytest.mark.slow_but_one_in(2)
+@pytest.mark.parametrize(
+    ("f", "adjacency"), [(clipped_at_the_median, "zero-out"), (divided_by_the_largest, "replace-one")]
+)
+def test_a_client_that_changes_what_others_add_is_found(f, adjacency):
+    claim = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.of(adjacency))
+    done = dpfed.audit.upload(f, claim=claim, arrays="numpy", dimension=16, trials=1_000)
+    assert done.verdict == "fail"
 
 
 def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
@@ -171,6 +195,15 @@ def test_claims_of_every_kind():
     refused(ConfigError, "must be \\(epsilon, delta\\)", claim_of, "4")
     refused(ConfigError, "has adjacency add-remove", claim_of, CLAIM, adjacency="zero-out")
     refused(ConfigError, "claim: is missing", dpfed.audit.upload, one_by_one)
+
+
+def test_the_claim_of_a_guarantee_is_its_epsilon():
+    """A budget that ended a loop is below the epsilon of the planned rounds."""
+    planned = guarantee(CLAIM, delta=1e-5)
+    assert claim_of(planned).is_gaussian
+    budget = replace(planned, epsilon=3.0)
+    assert claim_of(budget).epsilon == 3.0
+    assert claim_of(budget).adjacency is Adjacency.ADD_REMOVE
 
 
 def test_outputs_of_every_kind_are_numbers():
