@@ -114,6 +114,7 @@ def budget(
         "precision": precision or None,
         "group": None if group == 1 else group,
         "certificate": None if certificate == "none" else certificate,
+        "unit": None if options.unit == "client" else options.unit,
     }
 
     def refuse(why: str, *names: str) -> None:
@@ -135,6 +136,7 @@ def budget(
         from dpfed.cli.project_budget import project_budget
 
         refuse("--ledger: the project ledger sets them", "clients", "epsilon", "delta")
+        refuse("--ledger: the unit of a project is the client", "unit")
         refuse("--ledger: a certificate is for one run without earlier releases", "certificate")
         refuse("--ledger: the project ledger has an epsilon", *targets)
         refuse("--ledger", "compare", "over", "group", "table")

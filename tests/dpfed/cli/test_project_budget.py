@@ -119,6 +119,7 @@ def test_a_reader_takes_no_lock_and_leaves_an_unfinished_line(capsys, path):
         (["--delta", "0.1"], "--delta with --ledger"),
         (["--compare"], "--compare with --ledger"),
         (["--table"], "--table with --ledger"),
+        (["--unit", "record", "--records", "9", "--batch-size", "3", "--rounds", "5"], "--unit with --ledger"),
         (["--rounds", "5"], "Give --cohort"),
         (["--cohort", "5"], "give --rounds"),
         (["--cohort", "500", "--rounds", "3"], "cohort=500"),
