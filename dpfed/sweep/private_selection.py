@@ -162,7 +162,10 @@ def _check_spending(cells: Sequence[GridCell], summaries: Sequence[Summary], can
     for cell, summary in zip(cells, summaries, strict=True):
         most, spent = planned[cell.row, *cell.at.values()], math.inf if summary.epsilon is None else summary.epsilon
         if spent > most * (1 + 1e-6):
-            raise RunError(f"a run released more than was planned: epsilon {spent}, planned {most}. Nothing is chosen.")
+            raise RunError(
+                f"a run released more than was planned: epsilon {spent}, planned {most}. Nothing is chosen. Rounds "
+                "that are repeated after an interruption need run.spare_rounds."
+            )
 
 
 def _selection_document(
