@@ -356,7 +356,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     wrong = [key for key, one in expected.items() if summary.get(key) != one]
     require(not wrong, f"summary.json: {', '.join(wrong)}: not those of the ledger.")
     require(abs(summary["cohort"] - share * header["clients"]) < 1, "summary.json: the cohort is not the ledger's.")
-    delta, epsilon = summary["delta"], summary["epsilon"]
+    delta, epsilon, best = summary["delta"], summary["epsilon"], config["privacy"].get("accountant", "best") == "best"
     require(header["about"].get("delta", delta) == delta, "summary.json: delta is not the one fixed in the ledger.")
     require(config["federation"]["clients"] == header["clients"], "config.toml: clients are not the ledger's.")
     require(1e-9 <= delta < 1, f"delta {delta} is not known here.", Unknown)
@@ -364,7 +364,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     room = f"{LOOSE_FIXED if name == 'fixed' else LOOSE:.2%} room above, {header['randomness']} randomness"
     text = f"epsilon between {lower:.6g} and {upper:.6g}, stated {epsilon}; {room}"
     require(lower <= epsilon, f"epsilon {epsilon} is below {lower:.6g}: it is no bound for these releases.")
-    require(epsilon <= upper, f"epsilon {epsilon} is above {upper:.6g}: it is not that of these releases.")
+    require(epsilon <= upper, f"epsilon {epsilon} is above {upper:.6g} of the releases.", Refused if best else Unknown)
     require((summary.get("lower_bound") or 0) <= upper, "summary.json: the lower bound is above epsilon.")
     if (folder / "pack.json").exists():
         pack = json.loads((folder / "pack.json").read_bytes())

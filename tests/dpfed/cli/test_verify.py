@@ -19,6 +19,8 @@ from dpfed import second_verifier
 from dpfed.cli import ledger_signature, status
 from dpfed.cli.verify import verified
 from dpfed.records.round import configuration_hash
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 
 FIXED = subsample(Gaussian(noise_multiplier=1.3, adjacency="zero-out"), FixedSizeSampling(cohort=60, clients=600))
 POISSON = subsample(Gaussian(noise_multiplier=1.3, adjacency="add-remove"), PoissonSampling(probability=0.1))
@@ -55,6 +57,17 @@ def test_the_cohort_of_a_summary_is_that_of_its_sampling(mechanism, federation, 
     """The key is ignored under 'all', and rounded to whole epochs by schedules."""
     folder = bundles.written(tmp_path / "run", mechanism, 4, **federation)
     assert both(folder) == ("holds", "consistent with itself", "consistent with itself")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("run.randomness=secure", "run.spare_rounds=2", "privacy.noise=discrete-gaussian"), ("privacy.accountant=rdp",)],
+    ids=["secure without release, and spare rounds", "another accountant"],
+)
+def test_a_folder_of_a_run_is_no_contradiction(tiny_config, tmp_path, settings):
+    """Spare rounds and early ends state more than metrics.jsonl has spent, and rdp more than the second verifier."""
+    loop.run(build(tiny_config(*settings)), tmp_path / "run")
+    assert both(tmp_path / "run") == ("holds", "not verified", "not verified")
 
 
 def test_a_custom_sampler_is_no_contradiction(tmp_path):
