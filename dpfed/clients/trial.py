@@ -89,7 +89,7 @@ def training_after_trial(
             problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).dependence(start, moved)
     start.restore()
     if problem is not None:
-        raise ConfigError(f"model or local.loss, on synthetic clients ({training.plan.strategy}): {problem}")
+        raise ConfigError(f"model, local.loss or course, on synthetic clients ({training.plan.strategy}): {problem}")
     start.alone = start.shared_between_modules(moved)
     return replace(training, start=start if moved.names or training.model.kept_buffers else None)
 
@@ -122,7 +122,7 @@ def _after_trial_of_batches(
     finally:
         start.moved = None
     if problem is not None:
-        raise ConfigError(f"model or local.loss, on synthetic clients: {problem}")
+        raise ConfigError(f"model, local.loss or course, on synthetic clients: {problem}")
     if _strategy(training) == "loop":
         return training
     if training.strategy == "auto" and moved.names:
@@ -131,8 +131,8 @@ def _after_trial_of_batches(
     problem = _Trial(training, broadcast, samples, strategy="vmap", cohort=1).batch_failure()
     if problem is not None and training.strategy != "auto":
         raise ConfigError(
-            f"model or local.loss, on synthetic clients ({training.strategy}): {problem} A loop has no such limits: "
-            "choose local.strategy 'auto' or 'loop', or write conditions on tensors as torch.where."
+            f"model, local.loss or course, on synthetic clients ({training.strategy}): {problem} A loop has no such "
+            "limits: choose local.strategy 'auto' or 'loop', or write conditions on tensors as torch.where."
         )
     return training if problem is None else replace(training, not_together=f"{LOOPS['trial'].why}: {problem}")
 

@@ -172,7 +172,10 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _load_samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
-    unused = State(*(("model", one) for one in model.shared_objects(device))) if is_custom(config, own) else None
+    private = config.privacy is not None or config.local.record is not None
+    own_course = specification.course and registering_file("method", specification.name)
+    custom = is_custom(config, own) or (private and own_course)
+    unused = State(*(("model", one) for one in model.shared_objects(device))) if custom else None
     if dataset.has_integers and not model.accepts_inputs(torch.from_numpy(dataset.test_inputs[:2])):
         dataset = dataset.as_floats()
         public = public and replace(public, inputs=public.inputs.float())
@@ -211,7 +214,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         seeds=seeds,
         public=public,
     )
-    if isinstance(settings.sampler, CustomCohorts) and (config.privacy is not None or config.local.record is not None):
+    if isinstance(settings.sampler, CustomCohorts) and private:
         refuse_wrong_sampler(settings.sampler, randomness)
     stages = _chain_of_stages(settings)
     if clients.remembers_clients and not stages.project.remembers_clients:

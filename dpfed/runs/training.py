@@ -105,10 +105,11 @@ class PublicTraining:
 
 
 TRIAL_LIMITS = (
-    "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
-    f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
+    "against state of custom networks, losses or courses that passes between clients in ways that the trial before "
+    f"round 1 ({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain "
+    "samples"
 )
-"""Limitation of the guarantee of a run with a custom network or loss."""
+"""Limitation of the guarantee of a run with a custom network, loss or course."""
 
 Maker = Callable[..., nn.Module]
 

@@ -4,7 +4,7 @@ The audits are seeded; a correct round is failed with probability at most 5%, wh
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from refusals import refused
 
 from dpfed import compress, methods, stages
 from dpfed.audit.round.method_setting import audit_upload, audited_methods
+from dpfed.clients.optimisers import Sgd
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -438,6 +439,39 @@ def test_a_trainer_that_remembers_clients_is_refused_under_privacy():
     require_forgetful(stages, Trainer(remembers_clients=False))
     with pytest.raises(ConfigError, match=r"Trainer with \[privacy\]: it remembers data of clients"):
         require_forgetful(stages, Trainer(remembers_clients=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowsTheLast(Sgd):
+    """Local training that begins where the last client ended."""
+
+    last: dict = field(default_factory=dict, compare=False)
+
+    def begin(self, start):
+        walk = super().begin(start)
+        walk.weights += self.last.get("move", 0.0)
+        finish = walk.finish
+
+        def finished():
+            moves = finish()
+            self.last["move"] = moves[-1].clone()
+            return moves
+
+        walk.finish = finished
+        return walk
+
+
+@pytest.mark.parametrize("kind", [Sgd, FollowsTheLast])
+def test_local_training_of_ones_own_is_tried_before_round_1(kind):
+    def course(parts):
+        return kind(**{name: getattr(parts.optimizer(), name) for name in Sgd.__dataclass_fields__})
+
+    methods.register("mine", course=course)(whole)
+    built("mine")
+    if kind is Sgd:
+        assert any("courses" in note for note in built("mine", *PRIVATE).not_protected)
+    else:
+        refused(ConfigError, "depends on the clients that trained before it", built, "mine", *PRIVATE)
 
 
 @dataclass(frozen=True, kw_only=True)
