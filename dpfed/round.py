@@ -20,7 +20,7 @@ from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.rotation import one_thread
 from dpfed.diagnostics.watch import RoundWatch
-from dpfed.errors import GroupTooLarge, SecureSumAborted
+from dpfed.errors import ConfigError, GroupTooLarge, SecureSumAborted
 from dpfed.participation.sampling import Canaries, draw_cohort, fill_cohort, members_text
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
@@ -280,7 +280,13 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     release = of_uploads or method.release(now)
     _record(ledger, release if of_uploads is None else None)
     divisor = method.sum_divisor(np.intersect1d(now.task.cohort, summed.included_clients))
-    after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
+    stepped = method.server.step(state, moved / divisor, count=divisor)
+    if getattr(stepped, "round", None) != state.round + 1:  # a round that is run twice has the same noise
+        raise ConfigError(
+            f"server.rule: its step returns {type(stepped).__name__} of round {getattr(stepped, 'round', None)}; must "
+            f"return a state of round {state.round + 1}: dataclasses.replace(state, round=state.round + 1, ...)."
+        )
+    after = method.stages.next_state(stepped, now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor, tally=now.tally)
 

@@ -114,6 +114,21 @@ def test_a_run_with_it_goes_on_to_the_bit(tiny_config, tmp_path):
     assert [line["test_loss"] for line in resumed.metrics] == [line["test_loss"] for line in whole.metrics]
 
 
+@pytest.mark.parametrize("after", [lambda state: None, lambda state: replace(state, broadcast=state.broadcast + 1)])
+def test_a_rule_that_forgets_the_number_of_the_round_ends_the_run(tiny_config, after):
+    """The same round would be run again and again, with the same cohort and noise."""
+
+    class Forgets(SignSteps):
+        def step(self, state, mean_move, *, count):
+            return after(state)
+
+    server.register("forgets")(Forgets)
+    made = build(tiny_config("server.rule=forgets"))
+    refused(
+        ConfigError, "must return a state of round 1", run_round, made.start, made.method, seeds=made.seeds, ledger=None
+    )
+
+
 def test_what_is_no_rule_is_refused(tiny_config):
     with pytest.raises(ConfigError, match=r"server.rule='sings': known are step, adam, yogi, adagrad, posterior"):
         build(tiny_config("server.rule=sings"))
