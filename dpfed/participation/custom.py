@@ -7,6 +7,7 @@ round 1 its cohorts of 10,000 rounds are compared with that distribution. What t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ FALSE_ALARM = 1e-6
 """Probability that the test refuses a sampler that has the stated distribution."""
 _MOST_CLIENTS = 5_000
 """Largest population for the test; of a larger one, a population with the same sampling probability is drawn."""
+_TWICE = 1_000
+"""Number of rounds that are drawn twice, by generators with different seeds."""
 _LAGS = (1, 2, 3, 4, 5)
 """Distances between two rounds that are tested for memory."""
 
@@ -143,13 +146,13 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
     binomial tests: the number of rounds of each client and
     of blocks of 2, 4, 8, ... neighbouring ids; rounds that neighbouring ids have in common; rounds with at
     most each size (fixed: every size is the cohort); clients in both of two rounds 1 to 5 rounds apart, each client by
-    itself and all together, over disjoint pairs of rounds. Under fixed, sums over clients are hypergeometric, with
-    lighter tails (Hoeffding 1963, Theorem 4).
+    itself and all together, over disjoint pairs of rounds; equal cohorts from two seeds. Under fixed, sums over clients
+    are hypergeometric, with lighter tails (Hoeffding 1963, Theorem 4).
     """
     if who.clients > _MOST_CLIENTS:
         who = who.sampler.cohorts(_MOST_CLIENTS, max(round(who.expected * _MOST_CLIENTS / who.clients), 1))
     n, q, cohort, fixed = who.clients, who.law.probability, int(who.expected), who.law.fixed_size
-    alpha = FALSE_ALARM / (3 + 2 * len(_LAGS))
+    alpha = FALSE_ALARM / (4 + 2 * len(_LAGS))
     counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(ROUNDS, np.int64)
     again = {lag: np.zeros(n, dtype=np.int64) for lag in _LAGS}
     before: deque[NDArray[np.bool_]] = deque(maxlen=max(_LAGS))
@@ -200,6 +203,16 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
                     f"{who_is_it} {found[place]} times in both of two rounds {lag} apart; {trials * q * q:.1f} times "
                     "are expected. Draws depend on earlier ones."
                 )
+    with_other_seeds = [[np.random.default_rng([seed, number]) for seed in (1, 2)] for number in range(_TWICE)]
+    equal = sum(
+        np.array_equal(*(who._checked_cohort(one, number) for one in both))
+        for number, both in enumerate(with_other_seeds)
+    )
+    chance = 1 / math.comb(n, cohort) if fixed else (q * q + (1 - q) ** 2) ** n
+    if equal and bdtrc(equal - 1, _TWICE, chance) < alpha:
+        return (
+            f"{equal} of {_TWICE} cohorts are equal if its generator has another seed: whoever has the code knows them."
+        )
     return None
 
 

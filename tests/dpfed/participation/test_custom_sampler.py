@@ -64,6 +64,11 @@ def with_one_more(clients, cohort, generator, number):
     return generator.choice(clients, cohort + (number == 9_000), replace=False)
 
 
+def by_a_public_seed(clients, cohort, generator, number):
+    """Planted: whoever knows the function knows the cohorts."""
+    return np.random.default_rng(number).choice(clients, cohort, replace=False)
+
+
 def problem(draw, distribution, seed=3, clients=CLIENTS, cohort=COHORT):
     made = CustomSampler(name="mine", draw=draw, distribution=distribution)
     return sampler_problem(made.cohorts(clients, cohort), Simulated(seeds=Seeds(root=seed)))
@@ -88,6 +93,7 @@ def test_right_samplers_pass(draw, distribution, clients, cohort):
         (of_one_size, "poisson", "variance 0.00"),
         (with_one_more, "fixed", "round 9000 has 7 clients"),
         (by_chance, "fixed", "clients, not 6"),
+        (by_a_public_seed, "fixed", "1000 of 1000 cohorts are equal"),
     ],
 )
 def test_planted_faults_are_found(draw, distribution, found):
