@@ -63,7 +63,7 @@ def sweep(
     settings
         table.key=value on top of every configuration; may be given again.
     neighbours
-        Neighbouring datasets of all private rows (privacy.adjacency), so that their epsilons are one guarantee.
+        Neighbouring datasets of all rows with [privacy] (privacy.adjacency), so that their epsilons are one guarantee.
     dry_run
         Check every configuration without loading data, list the runs, and stop.
     private_selection
@@ -186,7 +186,7 @@ def _show_finished(finished: FinishedSweep) -> None:
         table.add_row(one.cell.row, _point_text(one.cell.at), *_summary_cells(one.summary), kind + one.outcome)
     rows = [(one.cell.row, one.summary) for one in finished.ended_runs if one.summary is not None]
     if words := differing_conditions(rows):
-        equal = " `--neighbours zero-out` gives all private rows the same neighbours." if "neighbours:" in words else ""
+        equal = " `--neighbours zero-out` gives all rows of clients equal neighbours." if "neighbours:" in words else ""
         out.print(f"{words}{equal}")
     out.print(table)
     for choice in finished.tuned:

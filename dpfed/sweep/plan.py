@@ -329,7 +329,7 @@ def _keys_of_run(cell: GridCell, folder: Path, there: Mapping[str, Any]) -> dict
 def _profile_note(note: str, settings: Sequence[str], neighbours: str | None) -> str:
     """Return the note of the profile and the settings changed by options, so that the page shows every deviation."""
     changed = f"changed by --set: {', '.join(settings)}" if settings else ""
-    equal = f"neighbours of all private rows: {neighbours}" if neighbours else ""
+    equal = f"neighbours of all rows with [privacy]: {neighbours}" if neighbours else ""
     return "; ".join(words for words in (note, changed, equal) if words)
 
 
