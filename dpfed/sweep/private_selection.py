@@ -111,7 +111,10 @@ def select_best_run(
     stated = candidates.epsilon(runs)
     cells = _drawn_runs(plan.folder, candidates, runs, randomness or Secure())
     if not cells:
-        raise RunError("no run was drawn, which can happen with a Poisson distribution: there is nothing to release.")
+        raise RunError(
+            "no run was drawn, which can happen with a Poisson distribution: there is nothing to release. The epsilon "
+            "does not cover a second draw."
+        )
     with worker_pool(jobs, [cell.config.run.device for cell in cells]) as pool:
         done = run_all(plan, cells, pool, on_run)
     if failed := [one for one in done if one.summary is None]:

@@ -179,7 +179,7 @@ def test_the_release_states_the_conditions_of_all_candidates(planned, monkeypatc
 
 
 def test_no_run_at_all_is_no_release(planned):
-    with pytest.raises(RunError, match="no run was drawn"):
+    with pytest.raises(RunError, match="does not cover a second draw"):
         select_best_run(planned(), RandomRuns(mean=3.0, law="poisson"), jobs=1, randomness=Given(0.0))
 
 
