@@ -75,8 +75,8 @@ class Plan(Setting):
     delta: default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out if an added client would add
     an upload or a noise share, or may change the turns of others
-    before: earlier releases on the same clients: every epsilon covers these releases and the plan. The plan's schedule
-    is drawn independently of theirs, under another `stream` name
+    before: earlier releases on the same clients (unit "record": releases of that unit): every epsilon covers these
+    releases and the plan. The plan's schedule is drawn independently of theirs, under another `stream` name
 
     Errors: InvalidParameter for a field outside its domain, or a field that the chosen classes do not have;
     UnsupportedMechanism for a combination of fields that has no account.
