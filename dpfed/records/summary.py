@@ -37,7 +37,7 @@ from dpfed.records.round import MetricsLine, RoundRecord
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
 """Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
-_IF_ANY = (*_OF_MASKS, "certificate", "gpu", "public_samples", "public_samples_alone")
+_IF_ANY = (*_OF_MASKS, "certificate", "gpu", "project_delta", "public_samples", "public_samples_alone")
 """Keys that summary.json does not contain if their value is None."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
@@ -150,6 +150,7 @@ class Summary:
     stopped_by: Word | None = None
     project_ledger: Text | None = None
     project_epsilon: Size | None = None
+    project_delta: Size | None = None
     project_condition: Text | None = None
     project_head: Text | None = None
     model_sha256: Text | None = None

@@ -224,7 +224,8 @@ def _other_epsilons(summary: Summary) -> list[CardText]:
                 drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers clients drawn more often)"
             facts.append(CardText(name=name, text=f"Epsilon at most {upwards(epsilon)}{words}{drawn}."))
     if summary.project_epsilon is not None:
-        words = f"Epsilon at most {upwards(summary.project_epsilon)} for all runs of {summary.project_ledger}."
+        at = f"{upwards(summary.project_epsilon)} at delta {upwards(summary.project_delta)}"
+        words = f"Epsilon at most {at} for all runs of {summary.project_ledger}."
         facts.append(CardText(name="Whole project", text=f"{words} {summary.project_condition or ''}".rstrip()))
     return facts
 

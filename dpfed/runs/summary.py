@@ -167,6 +167,7 @@ def _project_fields(book: LedgerBook | None) -> dict[str, Any]:
     return {
         "project_ledger": str(project.ledger.path),
         "project_epsilon": project.terms.epsilon,
+        "project_delta": project.terms.delta,
         "project_condition": project.condition,
         "project_head": project.ledger.head,
     }

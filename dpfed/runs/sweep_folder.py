@@ -23,6 +23,7 @@ SAFELY: Mapping[str, Callable[[float], str]] = {
     "server_epsilon": upwards,
     "hostile_clients_epsilon": upwards,
     "project_epsilon": upwards,
+    "project_delta": upwards,
     "delta": upwards,
     "advantage": upwards,
     "noise_multiplier": upwards,

@@ -255,9 +255,11 @@ def project_ledger_agrees(files: RunFiles, path: Path) -> Finding:
         return False, f"the run's ledger does not state that it is charged to a project, so {path} cannot cover it."
     if (project.ledger.header.clients, project.population) != (header.clients, header.population):
         return False, f"{path} is for clients that differ from the run's clients."
-    files.compared_keys.add("project_epsilon")
-    if (stated := files.summary.project_epsilon) not in (None, project.terms.epsilon):
-        return False, f"summary.json states epsilon {stated} of the project, {path} one of {project.terms.epsilon}."
+    for name in ("epsilon", "delta"):
+        files.compared_keys.add(f"project_{name}")
+        stated, promised = getattr(files.summary, f"project_{name}"), getattr(project.terms, name)
+        if stated not in (None, promised):
+            return False, f"summary.json states {name} {stated} of the project, {path} one of {promised}."
     heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.project_head}
     for name, head in heads.items():
         if not isinstance(head, str) or project.ledger.entries_after(head) is None:

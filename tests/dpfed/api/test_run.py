@@ -257,6 +257,8 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
     ProjectLedger.create(tmp_path / "p.jsonl", clients=60, epsilon=50.0, delta=1e-2)
     done = dpfed.run(TABLES, out=tmp_path / "run", ledger=tmp_path / "p.jsonl")
     assert done.summary["project_epsilon"] == 50.0 > ProjectLedger.open(tmp_path / "p.jsonl").spent().epsilon > 0
+    assert done.summary["project_delta"] == 1e-2 > done.summary["delta"]
+    assert "Epsilon at most 50 at delta 0.01 for all runs" in done._repr_html_()
     with pytest.raises(LedgerError, match="the project ledger does not exist"):
         dpfed.run(TABLES, out=tmp_path / "other", ledger=tmp_path / "q.jsonl")
     assert not (tmp_path / "other").exists()

@@ -212,11 +212,12 @@ def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(
     assert "privacy.adaptive" not in lacking
 
 
-def test_another_epsilon_of_the_project_is_found(tmp_path):
+@pytest.mark.parametrize("edit", [{"project_epsilon": 5.0}, {"project_delta": 1e-6}])
+def test_another_epsilon_of_the_project_is_found(edit, tmp_path):
     project = tmp_path / "project.jsonl"
     ProjectLedger.create(project, clients=24, epsilon=50.0, delta=1e-3)
     run(build(configured("federation.rounds=1")), tmp_path / "run", project=ProjectLedger.open(project))
     assert "project_epsilon" not in audit_run(tmp_path / "run", project=project).not_checked
-    run_folders.change_summary(tmp_path / "run", project_epsilon=5.0)
+    run_folders.change_summary(tmp_path / "run", **edit)
     found = audit_run(tmp_path / "run", project=project)
     assert {one.name for one in found.checks if one.passed is False} == {"project was charged alike"}
