@@ -15,6 +15,7 @@ from dpfed.report.privacy_text import (
     noise_text,
     percent_text,
     privacy_statement,
+    project_text,
     readings_text,
     sampling_text,
     significant_text,
@@ -223,10 +224,8 @@ def _other_epsilons(summary: Summary) -> list[CardText]:
             if rounds is not None:
                 drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers clients drawn more often)"
             facts.append(CardText(name=name, text=f"Epsilon at most {upwards(epsilon)}{words}{drawn}."))
-    if summary.project_epsilon is not None:
-        at = f"{upwards(summary.project_epsilon)} at delta {upwards(summary.project_delta)}"
-        words = f"Epsilon at most {at} for all runs of {summary.project_ledger}."
-        facts.append(CardText(name="Whole project", text=f"{words} {summary.project_condition or ''}".rstrip()))
+    if words := project_text(summary):
+        facts.append(CardText(name="Whole project", text=words))
     return facts
 
 

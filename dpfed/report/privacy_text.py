@@ -96,6 +96,14 @@ def certificate_text(summary: Summary) -> str:
     )
 
 
+def project_text(summary: Summary) -> str:
+    """Return epsilon and delta of all runs of the project as text, with its condition; empty without a project."""
+    if summary.project_epsilon is None:
+        return ""
+    at = f"{upwards(summary.project_epsilon)} at delta {upwards(summary.project_delta)}"
+    return f"Epsilon at most {at} for all runs of {summary.project_ledger}. {summary.project_condition or ''}".rstrip()
+
+
 def has_no_release(summary: Summary) -> bool:
     """Return True for a private run in which no round released a result."""
     return summary.epsilon is not None and summary.noise_placement is None

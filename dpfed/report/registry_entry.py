@@ -32,7 +32,15 @@ from dpfed.errors import ConfigError, RunError, require_name
 from dpfed.records.summary import FinishedRun, Summary
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.privacy_card import card_of, score_of
-from dpfed.report.privacy_text import adversary_text, duration_text, noise_text, privacy_statement, size_text, unit_text
+from dpfed.report.privacy_text import (
+    adversary_text,
+    duration_text,
+    noise_text,
+    privacy_statement,
+    project_text,
+    size_text,
+    unit_text,
+)
 from dpfed.version import __version__
 
 UNKNOWN_DATE = "1900-01-01"
@@ -236,8 +244,8 @@ def _composition_text(summary: Summary) -> str:
     return (
         f"Composition over {summary.rounds:,} rounds by the accountant {summary.accountant}, for "
         f"{summary.sampling} sampling and {summary.adjacency} neighbours. Other releases about the same clients "
-        "are not included unless a project ledger was charged."
-    )
+        f"are not included. {project_text(summary)}"
+    ).rstrip()
 
 
 def _mechanisms_text(folder: Path, summary: Summary) -> str:

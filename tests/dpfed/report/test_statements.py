@@ -114,6 +114,14 @@ def test_who_is_trusted(tmp_path, summary, model):
     assert entry["deployment"]["deployment_model"]["model_name"] == model
 
 
+def test_the_epsilon_of_an_entry_has_no_other_runs_of_the_project(tmp_path):
+    project = {"project_ledger": "p.jsonl", "project_epsilon": 3.0, "project_delta": 1e-3}
+    for more, words in (({}, ""), (project, " Epsilon at most 3 at delta 0.001 for all runs of p.jsonl.")):
+        folder = run_folder(tmp_path / f"run{len(more)}", **(PRIVATE | more))
+        entry = validated(registry_entry(folder, read_finished(folder), StatementAnswers()))
+        assert f'Other releases about the same clients are not included.{words}"' in json.dumps(entry)
+
+
 @pytest.mark.parametrize(
     ("arguments", "about", "code", "words"),
     [
