@@ -193,6 +193,11 @@ def _noise_choice(table: Mapping[str, object], tables: Mapping[str, object]) -> 
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
 
 
+def budget_in_tables(tables: Mapping[str, Any]) -> Any:
+    """Return the epsilon of [privacy] or [local.record] in the tables of a configuration; None without a budget."""
+    return (tables.get("privacy") or tables.get("local", {}).get("record") or {}).get("epsilon")
+
+
 def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, object]:
     """Return the tables with local.record.noise = "discrete-gaussian" in a run for release, if no noise is given."""
     local, record = tables.get("local"), _given_value(tables, "local", "record")

@@ -23,6 +23,7 @@ from accounting.errors import AccountingError
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES
 from accounting.require import count, real
 from accounting.rounding import downwards, upwards
+from dpfed.config.tables import budget_in_tables
 from dpfed.errors import RunError
 from dpfed.participation.sampling import parse_members
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
@@ -42,7 +43,7 @@ class RunEvidence:
     rounds, planned:  numbers of finished rounds, and of configured rounds
     accuracies, losses: test accuracies and test losses of the evaluated rounds
     nothing_learned:  sentence returned by the function `nothing_learned`, or None
-    epsilon, budget:  epsilon spent, and epsilon allowed
+    epsilon, budget:  epsilon spent, and epsilon allowed; table: the table of the configuration that has the latter
     noise:            L2 norm of the noise in a round's mean update, over the clip norm, as root mean square over
                       rounds; at 1 the noise is as long as the mean of clipped updates that all agree
     reach:            distance that clipped updates which all agree can move the model, over the initial model's norm
@@ -71,6 +72,7 @@ class RunEvidence:
     broken: float | None
     failing: float | None = None
     failing_clients: tuple[tuple[str, int], ...] = ()
+    table: str = "privacy"
 
     @property
     def noise_over_run(self) -> float | None:
@@ -126,7 +128,8 @@ def _run_evidence(
     folder: Path, config: Mapping[str, Any], metrics: Sequence[MetricsLine], seen: Sequence[RoundRecord]
 ) -> RunEvidence:
     last, start = metrics[-1], next((line.probes.before_norm for line in seen if line.probes is not None), None)
-    clip, norms = last.clip_norm, _given_values(line.typical_norm for line in seen)
+    clients_clip = bool(config.get("privacy"))  # the clip norm of [local.record] bounds gradients, not updates
+    clip, norms = last.clip_norm if clients_clip else None, _given_values(line.typical_norm for line in seen)
     typical = statistics.median(norms) if norms else None
     rounds, step = len(metrics), _optional_number(config.get("server", {}).get("learning_rate", 1.0))
     planned = config.get("federation", {}).get("rounds")
@@ -137,7 +140,8 @@ def _run_evidence(
         losses=_given_values(line.test_loss for line in metrics),
         nothing_learned=nothing_learned(metrics),
         epsilon=last.epsilon,
-        budget=_optional_number(config.get("privacy", {}).get("epsilon")),
+        budget=_optional_number(budget_in_tables(config)),
+        table="privacy" if clients_clip else "local.record",
         noise=_noise_norm(folder / "ledger.jsonl"),
         reach=clip * rounds * (step or 1.0) / start if clip and start else None,
         typical=typical,
@@ -413,6 +417,6 @@ def _spent_budget(found: RunEvidence) -> Cause | None:
         cause="budget spent",
         words=f"Epsilon {upwards(found.epsilon)} of {downwards(found.budget)} was spent in {found.rounds:,} of "
         f"{found.planned:,} rounds.",
-        key="privacy.noise_multiplier",
+        key=f"{found.table}.noise_multiplier",
         advice="Remove the key: the noise is then calibrated so that all rounds fit the budget. Or plan fewer rounds.",
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.rounding import downwards, upwards
+from dpfed.config.tables import budget_in_tables
 from dpfed.errors import RunError
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import MetricsLine, RoundRecord, replay_text
@@ -209,7 +210,7 @@ def _live_numbers(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> 
         return tuple(numbers)
     last = metrics[-1]
     if last.epsilon is not None:
-        budget = config.get("privacy", {}).get("epsilon")
+        budget = budget_in_tables(config)
         beside = "no budget is set" if budget is None else f"of {downwards(budget)}"
         numbers.append(CardNumber(name="epsilon spent, at most", value=upwards(last.epsilon), conditions=beside))
     tested = [line for line in metrics if line.test_accuracy is not None or line.test_loss is not None]

@@ -67,6 +67,15 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
     assert "connect-src &#39;self&#39;" in page
 
 
+def test_the_budget_of_private_records_is_a_budget(folder, capsys):
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("[privacy]\nepsilon = 3.0", "[local.record]\nepsilon = 1.4"))
+    assert "of 1.4<" in live_page(folder)
+    assert status(["diagnose", str(folder), "--json"]) == 0
+    finding = json.loads(capsys.readouterr().out)["findings"][0]
+    assert (finding["cause"], finding["key"]) == ("budget spent", "local.record.noise_multiplier")
+
+
 def test_nobody_else_is_answered(server):
     assert server.server_address[0] == "127.0.0.1"
     assert page_address(server).endswith(f"/{server.secret}/")
