@@ -352,7 +352,8 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     expected = {key: header.get(key) for key in ("unit", "clients", "randomness", "population")}
     expected |= {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "no_statement": None}
     expected |= {"adjacency": adjacency, "sampling": name, "noise_placement": "server"}
-    expected |= {"clip_norm": lines[-1]["clip_norm"]} | ({"noise_multiplier": z} if len(found) == 1 else {})
+    expected |= {"clip_norm": lines[-1]["clip_norm"]} if len({one["clip_norm"] for one in lines}) == 1 else {}
+    expected |= {"noise_multiplier": z} if len(found) == 1 else {}
     wrong = [key for key, one in expected.items() if summary.get(key) != one]
     require(not wrong, f"summary.json: {', '.join(wrong)}: not those of the ledger.")
     require(abs(summary["cohort"] - share * header["clients"]) < 1, "summary.json: the cohort is not the ledger's.")
@@ -360,9 +361,8 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     require(header["about"].get("delta", delta) == delta, "summary.json: delta is not the one fixed in the ledger.")
     require(config["federation"]["clients"] == header["clients"], "config.toml: clients are not the ledger's.")
     require(1e-9 <= delta < 1, f"delta {delta} is not known here.", Unknown)
-    lower, upper = interval(parts, delta)
-    room = f"{LOOSE_FIXED if name == 'fixed' else LOOSE:.2%} room above, {header['randomness']} randomness"
-    text = f"epsilon between {lower:.6g} and {upper:.6g}, stated {epsilon}; {room}"
+    (lower, upper), room = interval(parts, delta), f"{LOOSE_FIXED if name == 'fixed' else LOOSE:.2%} room above"
+    text = f"epsilon between {lower:.6g} and {upper:.6g}, stated {epsilon}; {room}, {header['randomness']} randomness"
     require(lower <= epsilon, f"epsilon {epsilon} is below {lower:.6g}: it is no bound for these releases.")
     require(epsilon <= upper, f"epsilon {epsilon} is above {upper:.6g} of the releases.", Refused if best else Unknown)
     require((summary.get("lower_bound") or 0) <= upper, "summary.json: the lower bound is above epsilon.")

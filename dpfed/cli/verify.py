@@ -188,7 +188,7 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
     last, mechanism = releases[-1], ledger.mechanism() if record is None else None
     planned = ledger.header.plan
     rounds = max(one.round for one in ledger.entries) + 1
-    if planned is not None and planned.rounds is not None and rounds > planned.rounds:
+    if planned is not None and planned.rounds is not None and planned.epsilon is None and rounds > planned.rounds:
         raise _Problem(f"ledger.jsonl: has {rounds} rounds, of which {planned.rounds} were planned.")
     noises = [] if mechanism is None else [noise_of(part) for part, _ in parts_of(mechanism)]
     multipliers = [noise.noise_multiplier for noise in noises if noise is not None]

@@ -60,13 +60,25 @@ def test_the_cohort_of_a_summary_is_that_of_its_sampling(mechanism, federation, 
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [("run.randomness=secure", "run.spare_rounds=2", "privacy.noise=discrete-gaussian"), ("privacy.accountant=rdp",)],
-    ids=["secure without release, and spare rounds", "another accountant"],
+    ("settings", "second"),
+    [
+        (("run.randomness=secure", "run.spare_rounds=2", "privacy.noise=discrete-gaussian"), "not verified"),
+        (("privacy.accountant=rdp",), "not verified"),
+        (("privacy.adaptive.quantile=0.5",), "consistent with itself"),
+    ],
+    ids=["secure without release, and spare rounds", "another accountant", "adaptive clip norm"],
 )
-def test_a_folder_of_a_run_is_no_contradiction(tiny_config, tmp_path, settings):
+def test_a_folder_of_a_run_is_no_contradiction(tiny_config, tmp_path, settings, second):
     """Spare rounds and early ends state more than metrics.jsonl has spent, and rdp more than the second verifier."""
     loop.run(build(tiny_config(*settings)), tmp_path / "run")
+    assert both(tmp_path / "run") == ("holds", second, second)
+
+
+def test_a_prolonged_run_is_no_contradiction(tiny_config, tmp_path):
+    settings = ("privacy.epsilon=20", "privacy.noise_multiplier=3")
+    for rounds in (1, 2):
+        experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
+        loop.run(experiment, tmp_path / "run", resume=rounds > 1)
     assert both(tmp_path / "run") == ("holds", "not verified", "not verified")
 
 
