@@ -140,7 +140,12 @@ def require_same_rounds(
         raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
     if privacy_target is None:
         return
-    if privacy_target.unit == "record" or privacy_target.budget is None or config.privacy is None:
+    if privacy_target.unit == "record" or config.privacy is None:
+        raise RunError(
+            f"{said} this is not built for [local.record]. Start a new run with more rounds, local.record.epsilon and "
+            "local.record.noise_multiplier; it ends when its budget is spent."
+        )
+    if privacy_target.budget is None:
         raise RunError(
             f"{said} the run has no budget: its length would depend on its results, which its epsilon does not cover. "
             "Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends after all its rounds, or when "

@@ -59,6 +59,11 @@ def test_the_budget_ends_a_prolonged_run(tmp_path):
     [
         ("dp-fedavg-digits", ("privacy.epsilon=8.0",), "noise follows from the number of rounds"),
         ("dp-fedavg-digits", ("privacy.noise_multiplier=2.0", "privacy.epsilon="), "has no budget"),
+        (
+            "fedavg-digits",
+            ("local.record.clip_norm=1", "local.record.epsilon=90", "local.record.noise_multiplier=1"),
+            r"not built for \[local.record\]",
+        ),
         ("fedsparsify-digits", (), "sparsity of fedsparsify follows from it"),
     ],
 )
