@@ -153,7 +153,7 @@ class IntegerNoise(Private):
     after `dpfed.stages.clip.Clip`; `require_bound` ensures it). The draws have the description's `share_variance`: the
     charged noise is the drawn one. Everything after the sum is post-processing: the modulus, scaling and rotating back.
     Source: Kairouz, Liu, Steinke 2021; Agarwal, Kairouz, Liu 2021; docs/theory.md, section 7. Adjacency: that of
-    `noise`.
+    `noise`. Errors: ConfigError for shares that do not fit the placement.
 
     `server` may receive a sum that was reduced modulo 2^b already, if its result is reduced again before any other step
     (`Integers.server` does). The result is then the noisy sum reduced, even if either wraps around. So residues of
