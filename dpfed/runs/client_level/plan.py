@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from dpfed.config.tables import Config, parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
@@ -187,6 +189,14 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
         raise ConfigError(
             f"{kind} with charged=True: no upload drops out in a custom loop, so the charge does not depend on "
             "missing shares. Leave it out."
+        )
+    shares = getattr(private, "shares", None) or getattr(getattr(private, "noise", None), "shares", 1)
+    law, filled = s.sampler.law, isinstance(private, DitheredNoise)
+    most = s.sampler.expected if law.fixed_size or law.takes_all else law.cohort_cap or math.inf
+    if stages.noise_in_rows and (shares < most if filled else shares > most):
+        raise ConfigError(
+            f"{kind} with {shares} shares of noise for cohorts drawn by {law}: a cohort's shares are not the charged "
+            "noise. Make it with as many shares as a cohort has clients."
         )
     encode = stages.find(Encode)
     if encode is not None and encode.feedback is not None:

@@ -89,16 +89,30 @@ def integers(s, **changes):
     [
         ({"placement": "clients"}, "need a cohort of known size"),
         ({"shares": 6}, "the server draws one share"),
+        ({"shares": 900, "placement": "clients", "sampling": "fixed"}, "900 shares of noise for cohorts"),
         ({"randomness": Secure()}, "draws 'secure' randomness, but the loop has 'simulated'"),
     ],
 )
 def test_integer_noise_of_ones_own_is_refused_where_less_is_drawn_than_charged(changes, complaint):
-    def made(s):
-        noise = s.private(s.size)[2].noise
-        shares = changes.get("shares")
-        return integers(s, **({"noise": replace(noise, shares=shares)} if shares else changes))
+    changes, how = dict(changes), {"noise": "discrete-gaussian", "adjacency": "zero-out", "dimension": D}
+    shares, how["sampling"] = changes.pop("shares", 1), changes.pop("sampling", "poisson")
 
-    refused(ConfigError, complaint, level, noise="discrete-gaussian", adjacency="zero-out", dimension=D, stages=made)
+    def made(s):
+        return integers(s, noise=replace(s.private(s.size)[2].noise, shares=shares), **changes)
+
+    refused(ConfigError, complaint, level, stages=made, **how)
+
+
+@pytest.mark.parametrize("shares", [2, 900])
+def test_gaussian_shares_of_ones_own_are_at_most_those_of_a_cohort(shares):
+    def made(s):
+        return chain(s, Clip(), noisy(s, placement="clients", shares=shares, adjacency=Adjacency.ZERO_OUT))
+
+    how = {"sampling": "fixed", "adjacency": "zero-out", "dimension": D, "stages": made}
+    if shares == 2:
+        level(**how)
+    else:
+        refused(ConfigError, "900 shares", level, **how)
 
 
 def test_a_chain_with_its_own_noise_is_charged_for_that(tmp_path):
