@@ -211,7 +211,7 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
     chance = 1 / math.comb(n, cohort) if fixed else (q * q + (1 - q) ** 2) ** n
     if equal and bdtrc(equal - 1, _TWICE, chance) < alpha:
         return (
-            f"{equal} of {_TWICE} cohorts are equal if its generator has another seed: whoever has the code knows them."
+            f"{equal} of {_TWICE} cohorts are equal if its generator has another seed: all who have the code know them."
         )
     return None
 
