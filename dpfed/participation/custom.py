@@ -203,11 +203,10 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
                     f"{who_is_it} {found[place]} times in both of two rounds {lag} apart; {trials * q * q:.1f} times "
                     "are expected. Draws depend on earlier ones."
                 )
-    with_other_seeds = [[np.random.default_rng([seed, number]) for seed in (1, 2)] for number in range(_TWICE)]
-    equal = sum(
-        np.array_equal(*(who._checked_cohort(one, number) for one in both))
-        for number, both in enumerate(with_other_seeds)
-    )
+    equal = 0
+    for number in range(_TWICE):
+        one, other = (who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2))
+        equal += np.array_equal(one, other)
     chance = 1 / math.comb(n, cohort) if fixed else (q * q + (1 - q) ** 2) ** n
     if equal and bdtrc(equal - 1, _TWICE, chance) < alpha:
         return (

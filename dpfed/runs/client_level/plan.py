@@ -190,9 +190,10 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
             f"{kind} with charged=True: no upload drops out in a custom loop, so the charge does not depend on "
             "missing shares. Leave it out."
         )
-    shares = getattr(private, "shares", None) or getattr(getattr(private, "noise", None), "shares", 1)
-    law, filled = s.sampler.law, isinstance(private, DitheredNoise)
-    most = s.sampler.expected if law.fixed_size or law.takes_all else law.cohort_cap or math.inf
+    shares: int = getattr(private, "shares", None) or getattr(getattr(private, "noise", None), "shares", None) or 1
+    law, filled, most = s.sampler.law, isinstance(private, DitheredNoise), s.sampler.expected
+    if not (law.fixed_size or law.takes_all):
+        most = math.inf if law.cohort_cap is None else law.cohort_cap
     if stages.noise_in_rows and (shares < most if filled else shares > most):
         raise ConfigError(
             f"{kind} with {shares} shares of noise for cohorts drawn by {law}: a cohort's shares are not the charged "
