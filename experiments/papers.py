@@ -415,7 +415,7 @@ FILES = {
 RESULTS = {
     "fed-smp/table-1": "17 cells as published and four at a true 1.01, 180 rounds, one to three seeds",
     "fed-smp/main-rows": "12 of 180 rounds, three to five seeds",
-    "fed-smp/without-factor": "five ratios of six, 180 rounds, one seed",
+    "fed-smp/without-factor": "six ratios, 180 rounds, one seed",
     "fed-smp/figure-2-fashion-mnist": "from Table I's runs",
     "fed-smp/figure-3-fashion-mnist": "rand-k at four ratios, 60 of 180 rounds, one seed",
     "fedpm/table-1-small-images": "a twentieth of the paper's rounds",
