@@ -195,6 +195,7 @@ def _interpolated_by_chords(eps: Floats, knots: Floats, values: Floats) -> Float
     Above the last knot it is constant. Below the first knot it is not defined, because the first chord would be below
     the curve there.
     """
+    assert np.all(eps >= knots[0])
     right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
     low, high = knots[right - 1], knots[right]
     share = np.expm1(np.minimum(eps, high) - low) / np.expm1(high - low)
