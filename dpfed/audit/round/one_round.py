@@ -225,11 +225,11 @@ def without_server_half(stage: Stage, seen: list[Callable[[], bool]]) -> Stage:
     """
     if isinstance(stage, (*_ENCODERS, *_BOUNDS, Project)) or is_private(stage) or not hasattr(stage, "__dict__"):
         return stage
-    made, nobody = copy.copy(stage), np.zeros(0, dtype=np.int64)
+    made, empty = copy.copy(stage), np.zeros(0, dtype=np.int64)
 
     def server(total: Tensor, now: Round) -> Tensor:
         kept, moved = total.clone(), type(stage).server(made, total.clone(), now)
-        task = replace(now.task, cohort=nobody, participants=nobody)
+        task = replace(now.task, cohort=empty, participants=empty)
         public = replace(now, task=task, tally=Tally(), memory={}, votes=[], uploads=0)
         seen.append(lambda: torch.equal(stage.server(kept.clone(), public), moved))
         return total
