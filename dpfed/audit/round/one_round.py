@@ -122,8 +122,8 @@ def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -
     )
 
 
-_ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
-_BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
+ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
+BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
 class RowRecorder:
@@ -135,7 +135,7 @@ class RowRecorder:
     """
 
     def __init__(self, stages: Stages) -> None:
-        self._last = next((stage for stage in stages.after_wire if isinstance(stage, _BOUNDS)), stages.wire)
+        self._last = next((stage for stage in stages.after_wire if isinstance(stage, BOUNDS)), stages.wire)
         self._rows: dict[str, list[Tensor]] = {"mapped": [], "bounded": [], "given": [], "arrived": []}
         self._ids: list[NDArray[np.int64]] = []
         self.total = self.sent = torch.empty(0)
@@ -161,7 +161,7 @@ class RowRecorder:
         return {int(one): row for one, row in zip(np.concatenate(self._ids), rows, strict=True)}
 
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        if isinstance(stage, _ENCODERS):
+        if isinstance(stage, ENCODERS):
             self._rows["given"].append(rows.clone())
             self._ids.append(ids)
 
@@ -171,7 +171,7 @@ class RowRecorder:
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Project):
             self._rows["mapped"].append(rows.clone())
-        if isinstance(stage, _BOUNDS):
+        if isinstance(stage, BOUNDS):
             self._rows["bounded"].append(rows.clone())
         if stage is self._last:
             self._rows["arrived"].append(rows.clone())
@@ -183,7 +183,7 @@ class RowRecorder:
         pass
 
     def summed(self, stage: Stage, total: Tensor) -> None:
-        if isinstance(stage, _ENCODERS):
+        if isinstance(stage, ENCODERS):
             self.total = total.clone()
         if isinstance(stage, Project):
             self.sent = total.clone()
@@ -223,7 +223,7 @@ def without_server_half(stage: Stage, seen: list[Callable[[], bool]]) -> Stage:
     Bounds, encoders and noise keep theirs. seen: gets a test for each call, True if the server half of `stage` returns
     the same from the sum and public values alone, now: after rounds of other updates.
     """
-    if isinstance(stage, (*_ENCODERS, *_BOUNDS, Project)) or is_private(stage) or not hasattr(stage, "__dict__"):
+    if isinstance(stage, (*ENCODERS, *BOUNDS, Project)) or is_private(stage) or not hasattr(stage, "__dict__"):
         return stage
     made, empty = copy.copy(stage), np.zeros(0, dtype=np.int64)
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.round.one_round import (
+    BOUNDS,
+    ENCODERS,
     LedgerInMemory,
     OneRound,
     RecordedRule,
@@ -140,14 +142,16 @@ class WholeRounds:
     @cached_property
     def _recording_chain(self) -> tuple[Stages, StateRecorder, list[Callable[[], bool]]]:
         """Chain with a recording stage at its end, with the round's map computed once, as it is public and constant,
-        and without server halves of custom stages, which post-process the sum; tests of these are in the list.
+        and without server halves of custom stages in front of the bound: they post-process the noisy sum, while a half
+        behind it may scale the sum before its noise. Tests of the halves that are left out are in the list.
         """
         one, last, halves = self.one_round, StateRecorder(), list[Callable[[], bool]]()
         sent, bits = one.method.stages.project.sent, one.method.stages.project.choice.downlink_bits
         known = _PrecomputedMap(sent=sent, downlink_bits=bits, projection=one.projection)
         stages = one.method.stages.replace_stage(Project, lambda stage: replace(stage, choice=known))
-        kept = (without_server_half(stage, halves) if stage in stages.own else stage for stage in stages)
-        return Stages(*kept, last), last, halves
+        place = next((n for n, stage in enumerate(stages) if isinstance(stage, (*BOUNDS, *ENCODERS))), 0)
+        ahead = (without_server_half(each, halves) if each in stages.own else each for each in tuple(stages)[:place])
+        return Stages(*ahead, *tuple(stages)[place:], last), last, halves
 
     def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.

@@ -287,6 +287,25 @@ class AddsThePlainSum(Plain):
         return total + 0.1 * self.kept
 
 
+class Doubles(Plain):
+    def server(self, total, now):
+        return 2 * total
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseAnywhere(GaussianNoise):
+    """Noise of one's own that asks for no bound right before it, nor that nothing follows."""
+
+    rests_on = ()
+
+
+def doubled_before_the_noise(s):
+    choice = stages.SendAll(size=s.size)
+    noise = s.noise(choice)
+    own = NoiseAnywhere(**{name: getattr(noise, name) for name in noise.__dataclass_fields__})
+    return Stages(Project(choice=choice), Clip(), own, Doubles(), s.encode(choice))
+
+
 class Shrinks(Plain):
     """Sound: a threshold on the noisy sum."""
 
@@ -344,11 +363,12 @@ def with_stage(stage):
         (with_stage(DividesByUploads), PRIVATE, {"state"}),
         (with_stage(AddsThePlainSum), PRIVATE, {"state"}),
         (lambda s: s.updates(TopOfPrivateSamples(s=s)), PRIVATE, {"public map"}),
+        (doubled_before_the_noise, PRIVATE, {"norm", "linear", "distance", "single rounds"}),
         (with_stage(Shrinks), PRIVATE, set()),
         (with_stage(Halved), (*PRIVATE, "privacy.noise=discrete-gaussian"), set()),
         (lambda s: s.updates(Sketch(size=s.size)), PRIVATE, set()),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_stages_and_maps_of_ones_own_under_audit(makes, settings, failed):
     methods.register("mine")(makes)
