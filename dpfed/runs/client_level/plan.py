@@ -191,13 +191,15 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
             "missing shares. Leave it out."
         )
     shares: int = getattr(private, "shares", None) or getattr(getattr(private, "noise", None), "shares", None) or 1
-    law, filled, most = s.sampler.law, isinstance(private, DitheredNoise), s.sampler.expected
-    if not (law.fixed_size or law.takes_all):
-        most = math.inf if law.cohort_cap is None else law.cohort_cap
-    if stages.noise_in_rows and (shares < most if filled else shares > most):
+    law, cohort = s.sampler.law, s.sampler.expected
+    if law.fixed_size or law.takes_all:
+        fits = shares >= cohort if isinstance(private, DitheredNoise) else shares <= cohort
+    else:  # dithered noise fills missing shares up; of other noise a small cohort would have less than is charged
+        fits = isinstance(private, DitheredNoise) and shares >= (law.cohort_cap or math.inf)
+    if stages.noise_in_rows and not (fits or private.in_every_upload):
         raise ConfigError(
             f"{kind} with {shares} shares of noise for cohorts drawn by {law}: a cohort's shares are not the charged "
-            "noise. Make it with as many shares as a cohort has clients."
+            "noise. Use noise of the server, or a cohort of known size and as many shares."
         )
     encode = stages.find(Encode)
     if encode is not None and encode.feedback is not None:

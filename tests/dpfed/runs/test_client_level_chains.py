@@ -88,6 +88,7 @@ def integers(s, **changes):
     ("changes", "complaint"),
     [
         ({"placement": "clients"}, "need a cohort of known size"),
+        ({"placement": "clients", "slots": 60}, "1 shares of noise for cohorts"),  # no loop fills sums up
         ({"shares": 6}, "the server draws one share"),
         ({"shares": 900, "placement": "clients", "sampling": "fixed"}, "900 shares of noise for cohorts"),
         ({"randomness": Secure()}, "draws 'secure' randomness, but the loop has 'simulated'"),
