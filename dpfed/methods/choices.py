@@ -25,6 +25,8 @@ one probability. Otherwise it reveals more than epsilon states, which `dpfed.run
 
 from __future__ import annotations
 
+import math
+
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.messages import most_missing
 from dpfed.config.tables import Config
@@ -86,7 +88,7 @@ def tolerated_fraction(config: Config) -> float | None:
         return table.tolerance
     uploads = config.round_size
     if table.lost:
-        return min(sum(table.lost.values()) / uploads, 0.99)
+        return min(math.nextafter(sum(table.lost.values()) / uploads, 1), 0.99)
     missing = most_missing(uploads, table.dropout)
     if missing >= uploads:
         raise ConfigError(
@@ -94,7 +96,7 @@ def tolerated_fraction(config: Config) -> float | None:
             "may be missing (with probability above 1e-3), so that a round may have no noise. Give "
             "aggregation.tolerance, use larger cohorts, or let the server add the noise."
         )
-    return missing / uploads
+    return math.nextafter(missing / uploads, 1) if missing else 0.0  # 1/49 of 49 would round to none
 
 
 def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:

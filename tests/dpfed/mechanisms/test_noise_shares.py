@@ -8,13 +8,15 @@ import torch
 from refusals import refused
 
 from accounting import Ledger, Subsampled
+from dpfed.aggregation.sums import least_uploads
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
+from dpfed.methods.choices import tolerated_fraction
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Book, random_updates, watched_round, with_after, with_updates
+from ...rounds import Book, configured, random_updates, watched_round, with_after, with_updates
 from ..announced import Recorder, announced
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -74,6 +76,14 @@ def test_shares_sized_for_losses_leave_at_least_the_noise_that_is_charged(tiny_c
     drawn = [arrived * one.share_variance for one in charged]
     assert not variance_is_off(sums, drawn)
     assert all(one.variance <= have for one, have in zip(charged, drawn, strict=True))
+
+
+@pytest.mark.parametrize(("lost", "clients"), [(1, 49), (15, 22), (3, 12)])
+def test_as_many_uploads_may_be_missing_as_drop_out(lost, clients):
+    """1/49 of 49 is below 1 in floating point: no round of a run that loses one upload had a result."""
+    cohort = {"clients": clients, "cohort": clients, "sampling": "all"}
+    config = configured(f"aggregation.lost.upload={lost}", federation=cohort, privacy={"placement": "clients"})
+    assert least_uploads(clients, tolerated_fraction(config)) == clients - lost
 
 
 def test_noise_that_is_too_small_is_seen(tiny_config):
