@@ -15,6 +15,7 @@ from dpfed import compress
 from dpfed.clients.masks import Forward, MaskedNoise, MaskTraining
 from dpfed.clients.optimisers import Adam, PrunedSgd, Sgd, constant, cosine, factors_by_round, linear, step
 from dpfed.clients.task import Course
+from dpfed.compress.levels import SignSgd, StochasticSign
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.compress.sparse import FedSparsify, cubic_sparsity
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
@@ -88,9 +89,12 @@ def scheme_of_method(config: Config, specification: MethodSpecification, size: i
     if specification.scheme in ("topk", "randk"):
         options["k"] = 1 if size is None else kept_coordinates(size, keep=table.keep, k=table.k)
     if table.shared:
-        options["shared_seed"] = 0  # the seed of each round replaces it
+        options["shared_seed"] = (1 << 63) - 1  # the seed of each round replaces it; none is longer in a header
     try:
-        return compress.get(specification.scheme or "", **options)
+        made = compress.get(specification.scheme or "", **options)
+        if isinstance(made, SignSgd | StochasticSign) and made.majority:
+            raise ConfigError("majority=True has no effect in a run, which adds decoded uploads. Remove it.")
+        return made
     except ConfigError as error:
         raise ConfigError(f"method.options of {specification.name!r}: {error}") from None
 

@@ -282,8 +282,8 @@ def refuse_network(config: Config, specification: MethodSpecification, model: Fl
     symbols = sums_integers(config) and not specification.sends_masks and not is_linear(config, specification)
     if symbols and len(model.dense):
         raise ConfigError(
-            f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and BatchNorm: its "
-            "statistics are sent as floats. Use a model without BatchNorm, or kind 'plain'."
+            f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and "
+            "normalisation layers: their entries are sent as floats. Use a model without these, or kind 'plain'."
         )
 
 

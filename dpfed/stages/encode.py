@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.aggregation.messages import ProtocolStep
 from dpfed.compress import from_bytes
 from dpfed.compress.levels import Dense
 from dpfed.compress.payload import Payload, Payloads, Scheme, encode_with_feedback, largest_entry, most_bytes
@@ -83,7 +84,7 @@ class Encode(Stage):
             wrong, comes = self._wrong_and_sent(rows)
             made = self._encode(rows, wrong, comes, ids, now)
             size = 0 if self.sizes_secret else _count_bytes(made, comes, now.tally)
-            rows = self._arrived_rows(self._decode_rows(made, comes), comes, now)
+            rows = self._arrived_rows(self._decode_rows(made, comes), comes, ids, now)
         self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
 
@@ -120,7 +121,7 @@ class Encode(Stage):
                 decoded = self._decode_messages([messages[place] for place in came], now)
                 comes = torch.zeros(len(messages), dtype=torch.bool, device=rows.device)
                 comes[came] = True
-                rows = self._arrived_rows(decoded, comes, now)
+                rows = self._arrived_rows(decoded, comes, ids, now)
         self._count_rows(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
         return rows
 
@@ -176,10 +177,12 @@ class Encode(Stage):
         errors[places[comes]] = error[comes]
         return payloads
 
-    def _arrived_rows(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
+    def _arrived_rows(self, decoded: Tensor, comes: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         """Return rows [c, k] of all clients from the rows that arrived, with zeros for the other clients."""
         if self.majority:
-            votes = (decoded != 0).sum(dim=0)
+            late = [now.task.dropouts.get(client) is ProtocolStep.LATE for client in ids.tolist()]  # not in the sum
+            in_time = ~torch.tensor(late, dtype=torch.bool, device=comes.device)
+            votes = (decoded[in_time[comes]] != 0).sum(dim=0)
             now.votes[:] = [now.votes[0] + votes] if now.votes else [votes]
         moves = decoded - now.reference if self.model else decoded
         if bool(comes.all()):

@@ -14,6 +14,7 @@ from accounting.budget import Plan
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
 from dpfed import compress
+from dpfed.aggregation.messages import ProtocolStep
 from dpfed.compress.payload import most_bytes
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
@@ -125,6 +126,15 @@ def test_the_counted_size_is_never_exceeded(method):
         assert longest <= experiment.uplink_bits / 8 == most_bytes(scheme, SIZE)
 
 
+def test_a_seed_in_the_header_is_within_the_counted_size():
+    """Nodes pad uploads to that size: longer ones would tell by their length how well a mask was coded."""
+    experiment = build(config("fedmrns", "method.shared=true", privacy=PRIVATE))
+    rows = torch.randn(3, SIZE, generator=torch.Generator().manual_seed(0))
+    for number in range(4):
+        sent = experiment.method.stages.wire.messages(rows, np.arange(3), announced(experiment, number=number))
+        assert max(map(len, sent)) <= experiment.uplink_bits / 8
+
+
 def test_one_seed_a_round_is_the_same_for_all_and_another_next_round():
     """FedMRNS sends signs of noise: its magnitudes tell whose noise it was."""
     experiment = build(config("fedmrns", "method.shared=true"))
@@ -202,6 +212,7 @@ def test_errors_that_grow_without_end_end_no_round():
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
         ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "senders are visible"),
         ("fedmask", ["method.options.bits=1"], None, "does not take it"),
+        ("signsgd", ["method.options.majority=true"], None, "no effect in a run"),
         ("fedsparsify", ["method.purge=clients"], PRIVATE, "majority vote"),
     ],
 )
@@ -327,6 +338,16 @@ def test_local_purges_merge_by_majority():
     torch.testing.assert_close(merged[:4], torch.tensor([0.0, 0.0, 0.5, 1.0]))
     unvoted = origin + total / 4
     assert float(unvoted[1]) == 0.25
+
+
+def test_clients_whose_models_come_too_late_have_no_vote():
+    encode = build(config("fedsparsify", "method.purge=clients", "method.options.sparsity=0.0")).method.stages.wire
+    now = announced(build(config("fedavg")))
+    now = replace(now, task=replace(now.task, dropouts={1: ProtocolStep.LATE, 2: ProtocolStep.UNMASK}))
+    models = torch.ones(3, SIZE)
+    models[0, 5] = 0.0
+    encode.client(models - now.reference, np.arange(3), now)
+    assert now.votes[0][4:6].tolist() == [2, 1]
 
 
 def test_floats_of_16_bits_are_clipped_after_their_rounding():
