@@ -119,16 +119,6 @@ def may_abort_round(config: Config, tolerance: float | None) -> bool:
     return config.aggregation.kind != "plain" or tolerance is not None
 
 
-def participants_follow_clients(config: Config, slots: int | None) -> bool:
-    """Return True if removing one client from the dataset removes one participant from every sum.
-
-    slots: fixed number of uploads of every sum under Poisson sampling; None if each drawn client sends one upload
-    """
-    federation = config.federation
-    all_take_part = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
-    return all_take_part or (config.privacy is not None and config.privacy.placement == "clients")
-
-
 def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tolerance: float | None) -> None:
     """Raise ConfigError for a private sum whose missing result would reveal who took part.
 
@@ -144,19 +134,13 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         )
     if not may_abort_round(config, tolerance):
         return
-    if not config.rounds_have_fixed_size and slots is None:
-        raise ConfigError(
-            f"federation.sampling={federation.sampling!r} with privacy.placement={privacy.placement!r} and "
-            f"privacy.noise={privacy.noise or 'gaussian'!r}: the abort of a round, and the noise of its sum, would "
-            "depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', "
-            "or privacy.noise='discrete-gaussian', whose sums have a fixed number of uploads."
-        )
     if adjacency is Adjacency.ADD_REMOVE and privacy.placement == "clients":
         raise ConfigError(
             "privacy.adjacency='add-remove' with privacy.placement='clients': adding or removing a client adds or "
             "removes a share of noise, which no account covers. Use privacy.adjacency 'zero-out' or 'replace-one'."
         )
-    if adjacency is Adjacency.ADD_REMOVE and participants_follow_clients(config, slots):
+    all_take_part = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
+    if adjacency is Adjacency.ADD_REMOVE and all_take_part:
         raise ConfigError(
             f"privacy.adjacency='add-remove' with aggregation.kind={kind!r} and federation.sampling="
             f"{federation.sampling!r}, where all {federation.clients} clients take part in every sum: removing a "

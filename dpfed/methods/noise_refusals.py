@@ -35,16 +35,14 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
 
 def missing_share_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for keys of missing shares if the server adds the noise, and for canaries with several trials."""
-    table, sums = config.privacy, config.aggregation
+    table = config.privacy
     if table is None:
         return
-    if table.placement == "server":
-        integers = table.in_integers and bool(sums.tolerance) and sums.kind == "plain"
-        if table.missing_shares == "charged" or integers:
-            yield (
-                "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's "
-                "noise is never missing. Remove them, or let the clients add the noise."
-            )
+    if table.placement == "server" and table.missing_shares == "charged":
+        yield (
+            "privacy.missing_shares without privacy.placement='clients': the server's noise is never missing. Remove "
+            "it, or let the clients add the noise."
+        )
     if table.trials > 1 and config.audit.canaries:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 

@@ -203,11 +203,6 @@ def _aggregation_messages(config: Config, specification: MethodSpecification) ->
             f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload "
             "is visible and charged, with or without a sum. Use kind 'plain' without a tolerance, or release 'sum'."
         )
-    if privacy is not None and privacy.adaptive is not None and sums_integers(config):
-        yield (
-            "privacy.adaptive with integer sums: the integer steps require a fixed clip norm. Use "
-            "aggregation.kind='plain' and Gaussian noise, or a fixed clip norm."
-        )
     if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
         yield (
             f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
