@@ -154,7 +154,13 @@ def upload_stages(
     return chain
 
 
-_OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
+_NOT_FOR_UPDATES = {
+    **dict.fromkeys(
+        ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify"),
+        "its clients train masks or pruned models, not updates",
+    ),
+    **dict.fromkeys(("shared-randk", "shared-topk"), "all clients of a round have its coordinates, as with keep="),
+}
 
 
 def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
@@ -162,10 +168,10 @@ def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
 
     Raises ConfigError for an unknown scheme, and for one that does not compress updates.
     """
-    if scheme in _OF_MODELS:
+    if scheme in _NOT_FOR_UPDATES:
         raise ConfigError(
-            f"compress={scheme!r}: its clients train masks or pruned models, not updates. Use one of "
-            f"{', '.join(name for name in compress.names() if name not in _OF_MODELS)}."
+            f"compress={scheme!r}: {_NOT_FOR_UPDATES[scheme]}. Use one of "
+            f"{', '.join(name for name in compress.names() if name not in _NOT_FOR_UPDATES)}."
         )
     compress.get(scheme, **(options or {}))
     return json.dumps(dict(options or {}))
