@@ -147,6 +147,11 @@ class RunFolder:
         folder.shorter = before if changed else None
         return folder
 
+    def discard_statement(self) -> None:
+        """Remove summary and report of a run that continues: their epsilon does not cover its further rounds."""
+        for file in (self.path / "summary.json", self.report):
+            file.unlink(missing_ok=True)
+
     def prolong(self, rounds: int) -> None:
         """Write the new number of rounds into config.toml."""
         assert self.shorter is not None

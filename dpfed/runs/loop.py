@@ -224,6 +224,8 @@ class Run:
             opened = cls(
                 experiment, folder, saved, on_round, binding, project, alone, public_code=public_code, resumed=resume
             )
+            if resume and not opened.finished:
+                folder.discard_statement()
             if folder.shorter is not None:
                 folder.prolong(experiment.config.federation.rounds)
             undo.pop_all()

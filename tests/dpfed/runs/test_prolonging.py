@@ -9,8 +9,10 @@ from accounting.errors import LedgerError
 from accounting.ledger import Ledger
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
-from dpfed.errors import RunError
+from dpfed.errors import RunError, RunInterrupted
 from dpfed.methods import catalogue
+from dpfed.records.summary import read_finished
+from dpfed.report.run import live_page
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -42,6 +44,20 @@ def test_a_prolonged_run_is_the_longer_run(tmp_path, preset, settings):
         fixed = Ledger.read(tmp_path / "later" / "ledger.jsonl").if_fixed_in_advance(later["delta"])
         assert fixed.epsilon == whole["epsilon"]
         assert audit_run(tmp_path / "later").verdict == "pass"
+
+
+def test_a_run_that_is_being_prolonged_has_no_statement(tmp_path):
+    """Its summary of the shorter run stood beside the metrics of further rounds: 1.3040, where the budget of 20 holds."""
+    federation.run(experiment("dp-fedavg-digits", 2, *BUDGET), tmp_path / "run")
+    stops = iter([False, True])
+    with pytest.raises(RunInterrupted, match="after round 3 of 5"):
+        longer = experiment("dp-fedavg-digits", 5, *BUDGET)
+        federation.run(longer, tmp_path / "run", resume=True, stop=lambda: next(stops))
+    with pytest.raises(RunError, match="no folder of a finished run"):
+        read_finished(tmp_path / "run")
+    assert "in progress" in live_page(tmp_path / "run")
+    assert federation.run(longer, tmp_path / "run", resume=True).summary["epsilon"] == 8.0
+    federation.run(longer, tmp_path / "run", resume=True, stop=lambda: True)  # a finished run keeps its own
 
 
 @pytest.mark.slow
