@@ -204,15 +204,19 @@ def _train_and_test(path: Path) -> dict[str, list[Path]]:
 
 
 def _files_of_halves(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of both halves. Raise DataError if a half has none."""
+    """Return the files of both halves. Raise DataError if a half has none, or its samples in two formats.
+
+    Hidden folders and caches of `datasets` are left out: they have copies, and a record that is there twice has twice
+    the loss that is charged.
+    """
     if not folder.is_dir():
         raise DataError(
             f"{folder}/: is not a folder. Name a folder of Parquet files, or one that datasets' save_to_disk wrote."
         )
     found: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
     for file in sorted(folder.rglob("*")):
-        if file.suffix in _SUFFIXES:
-            parts = file.relative_to(folder).parts
+        parts = file.relative_to(folder).parts
+        if file.suffix in _SUFFIXES and not any(part.startswith((".", "cache-")) for part in parts):
             for split in {split for split in _SPLITS for part in parts if part.startswith(split)}:
                 found[_SPLITS[split]].setdefault(split, []).append(file)
     halves = {half: splits.get(half) or splits.get("validation") or [] for half, splits in found.items()}
@@ -222,6 +226,8 @@ def _files_of_halves(folder: Path) -> dict[str, list[Path]]:
                 f"{folder}/: has no {half} half. It needs files .parquet, .arrow or .csv whose names, or whose "
                 "folders' names, begin with train and with test (or validation)."
             )
+        if len(formats := {file.suffix for file in files}) > 1:
+            raise DataError(f"{folder}/: its {half} half has {', '.join(sorted(formats))} files. Leave one format.")
     return halves
 
 

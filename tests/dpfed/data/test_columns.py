@@ -51,6 +51,20 @@ def test_parquet_files_are_the_halves(folder):
     assert made.natural_clients == 7
 
 
+@pytest.mark.parametrize("copy", ["data/.ipynb_checkpoints/train-checkpoint.parquet", "train/cache-0123.parquet"])
+def test_copies_that_tools_leave_are_no_samples(folder, copy):
+    """Each record was there twice, with twice the privacy loss that is charged for a record."""
+    (folder / copy).parent.mkdir()
+    parquet.write_table(table(slice(0, 20)), folder / copy)
+    assert len(load_columns(folder, Columns(inputs=("x",), label="y"), classes=4).train_labels) == 50
+
+
+def test_samples_in_two_formats_are_refused(folder):
+    (folder / "train.csv").write_text("a,y\n0.5,1\n")
+    with pytest.raises(DataError, match=r"train half has .csv, .parquet files"):
+        load_columns(folder, Columns(inputs=("a",), label="y"), classes=4)
+
+
 def test_columns_stand_side_by_side_and_fractions_are_targets(folder):
     made = load_columns(folder, Columns(inputs=("b", "a"), label="a"))
     np.testing.assert_array_equal(made.train_inputs, POINTS[:50, [1, 0]].astype(np.float32))
