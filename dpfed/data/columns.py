@@ -9,6 +9,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -151,7 +152,8 @@ def of_tables(
             "from the labels, which are private."
         )
     clients = None if columns.client is None else _client_names(train_table, columns.client, folder)
-    return from_arrays(train, test, classes=number, clients=clients, name=name, ignored=ignored)
+    found = from_arrays(train, test, classes=number, clients=clients, name=name, ignored=ignored)
+    return replace(found, columns=columns)
 
 
 def table_of(given: object, columns: Columns, where: str, *, with_client: bool) -> pa.Table:

@@ -78,6 +78,7 @@ class Dataset:
     parts:          layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
     ignored:        label outside 0 .. classes-1 that neither loss nor accuracy counts, such as -100; it is public
     raw_inputs:     train_inputs before fixed features (data.features) replaced them; they identify clients
+    columns:        columns of the tables from which the samples come, with their declarations
 
     Raises DataError if shapes, types or labels do not agree; no message contains a value of a sample.
     """
@@ -94,6 +95,7 @@ class Dataset:
     raw_inputs: Numbers | None = None
     parts: tuple[Part, ...] = ()
     ignored: int | None = None
+    columns: Columns | None = None
 
     def __repr__(self) -> str:
         kind = "targets" if self.classes is None else f"{self.classes} classes"

@@ -79,11 +79,13 @@ def columns_of(table: DataTable) -> data.Columns | None:
     )  # fmt: skip
 
 
-def declaration_notes(table: DataTable) -> list[str]:
+def declaration_notes(columns: data.Columns | None) -> list[str]:
     """Return the limitation of a guarantee that declarations of columns are public; no text without a declaration."""
-    parts = [f"{name} is one of {', '.join(words)}" for name, words in (table.vocabulary or {}).items()]
-    parts += [f"gaps of {name} are {number:g}" for name, number in (table.fill or {}).items()]
-    parts += [f"{name} is clipped to {low:g} to {high:g}" for name, (low, high) in (table.range or {}).items()]
+    if columns is None:
+        return []
+    parts = [f"{name} is one of {', '.join(words)}" for name, words in columns.vocabulary.items()]
+    parts += [f"gaps of {name} are {number:g}" for name, number in columns.fill.items()]
+    parts += [f"{name} is clipped to {low:g} to {high:g}" for name, (low, high) in columns.range.items()]
     return [f"declarations of columns, which must not come from the samples: {'; '.join(parts)}"] if parts else []
 
 

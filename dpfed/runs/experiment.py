@@ -243,7 +243,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     if records is not None:
         config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
-    notes += declaration_notes(config.data)
+    notes += declaration_notes(dataset.columns)
     if config.server.start == "public":
         notes.append(PUBLIC_START_NOTE)
     if privacy_target is not None and is_user_defined(stages):

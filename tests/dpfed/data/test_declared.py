@@ -1,15 +1,21 @@
 """Text, gaps and scales of a table as public declarations: numbers by hand, refusals, card and ledger."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
 
 from dpfed.cli import status
+from dpfed.config.tables import parse
+from dpfed.data import from_clients
 from dpfed.data.dataset import Columns
 from dpfed.errors import ConfigError, DataError
+from dpfed.runs.experiment import build
+from dpfed.runs.training import CustomObjects
 
 pa = pytest.importorskip("pyarrow", reason="the extra `tables` is not installed")
+csv = pytest.importorskip("pyarrow.csv")
 of_tables = pytest.importorskip("dpfed.data.columns").of_tables
 
 ROWS = {"age": [20, 95, 60], "sex": ["m", None, "x"], "pressure": [None, 100.0, 240.0], "sick": [0, 1, 1]}
@@ -87,6 +93,25 @@ def write_hospitals(folder, rows=40):
         ]
         (folder / f"{half}.csv").write_text("\n".join(["hospital,age,sex,pressure,sick", *lines]) + "\n")
     (folder / "hospitals.toml").write_text(TOML)
+
+
+def test_a_table_in_memory_states_its_declarations_as_a_file_does(tmp_path, monkeypatch):
+    """They are public by assumption; a run of `from_clients(..., fill=)` did not say so."""
+    write_hospitals(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    tables = tomllib.loads(TOML)
+    train, test = (csv.read_csv(tmp_path / f"{half}.csv") for half in ("train", "test"))
+    declared = {
+        name: tables["data"][name] for name in ("client", "inputs", "label", "classes", "vocabulary", "fill", "range")
+    }
+    given = from_clients(train, test, **declared)
+    own = {**tables, "data": {"name": "own", "partition": "natural"}}
+    notes = [
+        build(parse(tables, source="test")).not_protected,
+        build(parse(own, source="test"), own=CustomObjects(data=given)).not_protected,
+    ]
+    assert notes[0] == notes[1]
+    assert "gaps of pressure are 120" in notes[0][0]
 
 
 @pytest.mark.slow
