@@ -15,7 +15,7 @@ from dpfed.report import registry_entry as statements
 from dpfed.report.collection import RunCollection
 from dpfed.report.pack import write_pack
 from dpfed.report.privacy_card import differing_conditions
-from dpfed.report.statistics import group_mean, groups_of
+from dpfed.report.statistics import TUNED, group_mean, groups_of
 
 
 def write_statements(
@@ -129,6 +129,8 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
             out.print(f"  {words}")
     if found.missing_runs:
         out.print(f"not finished: {len(found.missing_runs)} of {len(found.missing_runs) + len(found.runs)} runs")
+    if found.tuned_choices and any(run.summary.epsilon is not None for run in found.runs):
+        out.print(TUNED)
     out.print(f"page, with figures: {page}")
 
 

@@ -67,6 +67,7 @@ def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], fold
             mean=one.mean,
             std=one.std or 0.0,
             published=None if one.published is None else one.published.value,
+            shown=quantity.printed(one.mean, one.digits),
         )
         for group in groups
         if (one := group_mean(group, quantity.key, collection)).mean is not None
@@ -237,7 +238,7 @@ def _page_content(collection: RunCollection) -> dict[str, Any]:
         "places": _published_sources(collection),
         "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing_runs)),
         "readings": readings,
-        "starred": any(one.other_sampler_ran for one in readings),
+        "starred": any(one.starred for one in readings),
         "not_protected": _notes_with_rows([(run.row, run.summary.not_protected) for run in collection.runs]),
         "nothing_learned": _nothing_learned_text(collection.runs),
         "notes": _notes_with_rows([(run.row, run.summary.notes) for run in collection.runs]),

@@ -149,7 +149,7 @@ def noise_text(summary: Summary) -> str:
         "uploads": "on every upload, before its compression",
         "local steps": "in every local step",
     }
-    return f"{law}noise multiplier {upwards(z)}{_schedule_text(summary)} {where[placement]}"
+    return f"{law}noise multiplier {upwards(z)}{_schedule_text(summary)} {where.get(placement, placement)}"
 
 
 def _schedule_text(summary: Summary) -> str:

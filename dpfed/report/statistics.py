@@ -9,10 +9,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from accounting import budget
 from accounting.budget import Plan
+from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
@@ -162,7 +164,8 @@ class EpsilonReadings:
     stated_epsilon:    upper bound for what ran, recomputed from the ledger; `holds_for`: unit, adjacency, sampler
     classical_epsilon: the Fed-SMP paper's formula: Poisson sampling, add-remove, Renyi with the classical conversion
     poisson_epsilon:   the tightest account for Poisson sampling and add-remove
-    other_sampler_ran: True if the run had another sampler or adjacency, for which the last two are no guarantee
+    starred:           True if the last two are no guarantee for what ran: it had another sampler or adjacency, a cap on
+                       its cohorts, or a plan of other rounds than those that ran
     The last two are upper bounds for Poisson sampling with the run's noise. They are None unless the run adds Gaussian
     noise of one size to a sampled sum, and if it charged a round twice.
     """
@@ -173,7 +176,7 @@ class EpsilonReadings:
     holds_for: str
     classical_epsilon: float | None
     poisson_epsilon: float | None
-    other_sampler_ran: bool
+    starred: bool
 
 
 def readings_of(group: RunGroup) -> EpsilonReadings | None:
@@ -181,11 +184,13 @@ def readings_of(group: RunGroup) -> EpsilonReadings | None:
     summary = max(group.runs, key=lambda run: run.summary.rounds).summary
     if group.worst.epsilon is None or summary.delta is None:
         return None
-    classical = poisson = None
+    classical = poisson = own = None
     if summary.noise_multiplier is not None and _is_sampled_gaussian(summary):
-        classical, poisson = _poisson_readings(
-            summary.clients, summary.cohort, summary.rounds, summary.noise_multiplier, summary.delta
+        by: Accountant = "rdp" if summary.accountant == "rdp" else "best"
+        classical, poisson, own = _poisson_readings(
+            summary.clients, summary.cohort, summary.rounds, summary.noise_multiplier, summary.delta, by
         )
+    same_kind = (summary.sampling, summary.adjacency) == ("poisson", "add-remove")
     sampler = "every upload seen" if summary.noise_placement == "uploads" else f"{summary.sampling} sampling"
     return EpsilonReadings(
         group=group,
@@ -194,7 +199,7 @@ def readings_of(group: RunGroup) -> EpsilonReadings | None:
         holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
         classical_epsilon=classical,
         poisson_epsilon=poisson,
-        other_sampler_ran=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),
+        starred=own is not None and not (same_kind and own > group.worst.epsilon * (1 - 1e-6)),
     )
 
 
@@ -212,18 +217,20 @@ def _is_sampled_gaussian(summary: Summary) -> bool:
 
 @lru_cache
 def _poisson_readings(
-    clients: int, cohort: int, rounds: int, z: float, delta: float
-) -> tuple[float | None, float | None]:
-    plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)
+    clients: int, cohort: int, rounds: int, z: float, delta: float, by: Accountant
+) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Return epsilon by the classical conversion, the tightest one, and that of the run's accountant `by`."""
     try:
+        plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)
         old = budget.epsilon(plan, noise_multiplier=z, rounds=rounds, accountant="rdp", conversion="classical")
         tight = budget.epsilon(plan, noise_multiplier=z, rounds=rounds)
+        own = tight if by == "best" else budget.epsilon(plan, noise_multiplier=z, rounds=rounds, accountant=by)
     except AccountingError:
-        return None, None
-    return old, tight
+        return None, None, None
+    return old, tight, own
 
 
-_TUNED = "Hyperparameters were chosen by training on the same data, which no epsilon covers."
+TUNED = "Hyperparameters were chosen by training on the same data, which no epsilon covers."
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 _SPECIAL |= {one: f"\\{one}" for one in "&%$#_{}"}
 
@@ -254,13 +261,13 @@ def latex_table(collection: RunCollection) -> str:
     if private and not differ:
         caption += f" Epsilon holds for: {conditions[0]}."
     if private and collection.tuned_choices:
-        caption += f" {_TUNED}"
+        caption += f" {TUNED}"
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(caption)}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
 def privacy_paragraph(collection: RunCollection) -> str:
-    """Return one sentence for each group of rows whose guarantees have equal conditions."""
+    """Return one sentence for each group of rows whose guarantees have equal conditions, with its limits and notes."""
     by_conditions: dict[tuple[tuple[str, str], ...], list[RunGroup]] = {}
     for group in groups_of(collection):
         by_conditions.setdefault(tuple(conditions_of(group.worst).items()), []).append(group)
@@ -272,18 +279,19 @@ def privacy_paragraph(collection: RunCollection) -> str:
             continue
         found = dict(items)
         largest = max(group.worst.epsilon or 0.0 for group in groups)
-        accountants = ", ".join(dict.fromkeys(str(run.summary.accountant) for group in groups for run in group.runs))
-        public = found["public samples"]
-        exempt = "" if public == "none" else f" {public} public samples are not protected."
+        runs = [run.summary for group in groups for run in group.runs]
+        accountants = ", ".join(dict.fromkeys(str(one.accountant) for one in runs))
         sentences.append(
             f"{names}: each run is (epsilon, delta)-differentially private with epsilon at most {upwards(largest)} and "
             f"delta {found['delta']} for one {found['unit']}, {found['neighbours']} neighbours, {found['sampler']} "
-            f"participation, computed from the ledger of releases (accountant: {accountants}).{exempt}"
+            f"participation, computed from the ledger of releases (accountant: {accountants})."
         )
+        sentences += [f"Not protected: {note}." for note in dict.fromkeys(chain(*(one.not_protected for one in runs)))]
+        sentences += [f"Note: {note}." for note in dict.fromkeys(chain(*(one.notes for one in runs)))]
     if sum(run.summary.epsilon is not None for run in collection.runs) > 1:
         sentences.append("Each epsilon is for one run alone; publishing several of these runs adds up their losses.")
     if collection.tuned_choices and any(run.summary.epsilon is not None for run in collection.runs):
-        sentences.append(_TUNED)
+        sentences.append(TUNED)
     return " ".join(sentences)
 
 

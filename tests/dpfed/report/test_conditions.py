@@ -17,7 +17,11 @@ from dpfed.report.privacy_card import conditions_text, differing_conditions
 from dpfed.report.statistics import group_mean, groups_of, latex_table, privacy_paragraph, readings_of
 from dpfed.runs.sweep_folder import QUANTITIES, ListedRun, Sweep, write_sweep
 
-OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}
+LIMITS = {
+    "not_protected": ["137 public samples"],
+    "notes": ["epsilon holds if interruptions did not depend on results"],
+}
+OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137, **LIMITS}
 
 
 @pytest.fixture
@@ -72,6 +76,18 @@ def test_bounds_are_rounded_in_their_direction() -> None:
             assert quantity.printed(1.00001) == bounds[quantity.over_seeds], quantity.key
 
 
+def test_a_bound_in_a_figure_is_rounded_in_its_direction(folder: Path, tmp_path: Path) -> None:
+    """Planted: an epsilon that two decimals round to 1.00."""
+    found = collect_runs([folder])
+    runs = tuple(
+        replace(run, at={"rounds": run.at["run.seed"]}, summary=replace(run.summary, epsilon=1.00001))
+        for run in found.runs
+        if run.row == "A & B"
+    )
+    page = write_experiment_report(replace(found, runs=runs, quantities=("epsilon",), x="rounds"), tmp_path / "page")
+    assert "B: 1.0001 at 2.00<" in page.read_text()
+
+
 def test_equal_conditions_give_no_warning(folder: Path) -> None:
     runs = [run for run in collect_runs([folder]).runs if run.row != "C, masks"]
     assert differing_conditions([(run.row, run.summary) for run in runs]) is None
@@ -99,7 +115,7 @@ def test_latex_states_conditions_and_escapes_names(folder: Path, capsys: pytest.
 def test_the_paragraph_names_each_guarantee_once(folder: Path) -> None:
     text = privacy_paragraph(collect_runs([folder]))
     assert text.count("differentially private") == 2
-    assert "137 public samples are not protected" in text
+    assert text.count("Not protected: 137 public samples. Note: epsilon holds if interruptions did not") == 1
     assert "D: no differential privacy." in text
     assert text.endswith("adds up their losses.")
 
@@ -125,6 +141,16 @@ def test_rounds_that_were_charged_twice_have_no_reading_by_their_number(tmp_path
         found = readings_of(groups_of(collect_runs([folder]))[0])
         assert found is not None
         assert (found.poisson_epsilon is None) == (repeated > 0)
+
+
+@pytest.mark.parametrize(("stated", "starred"), [(4.6759, False), (4.6760, True)])
+def test_a_reading_below_what_the_run_states_is_no_guarantee(tmp_path: Path, stated: float, starred: bool) -> None:
+    """A cap, spare rounds and prolonged runs state more than their rounds: the smaller number had no star."""
+    run = {**PRIVATE, "sampling": "poisson", "adjacency": "add-remove", "clients": 100, "cohort": 10, "epsilon": stated}
+    found = readings_of(groups_of(collect_runs([run_folder(tmp_path / "run", **run)]))[0])
+    assert found is not None
+    assert found.poisson_epsilon == pytest.approx(4.67593, abs=1e-5)
+    assert found.starred is starred
 
 
 def test_tuning_that_no_epsilon_covers_is_stated(folder: Path) -> None:

@@ -51,6 +51,9 @@ def test_the_same_run_twice_is_no_second_seed(tmp_path, monkeypatch, capsys):
     assert status(["report", "a", "c", "b"]) == 1
     assert "b: has the configuration and the seed of a" in capsys.readouterr().err
     assert status(["report", "a", "c"]) == 0
+    for name, head in (("d", "00"), ("e", "ff")):  # secret noise: equal settings, and two runs
+        run_folder(tmp_path / name, randomness="secure", ledger_head=head)
+    assert status(["report", "d", "e"]) == 0
 
 
 @pytest.mark.parametrize("factors", [["2", 1.0], [], 3.0, [float("inf")], [-1.0], [[1.0]]])
