@@ -192,6 +192,14 @@ def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, m
     assert len(finished.failed_runs) == 4
 
 
+def test_a_candidate_that_diverges_is_the_worst(experiment_file, tmp_path):
+    """Its loss is not finite and has no number: a choice by loss was lost, as if a run had failed."""
+    one = planned(experiment_file(more=TUNE), tmp_path / "out", only=["FedAvg"])
+    losses = [run_folders.summary(validation_loss=loss) for loss in (None, 0.5, 0.4)]
+    assert best_candidate(one.grid.choices[0], losses).values == {"local.learning_rate": 0.0001}
+    assert best_candidate(one.grid.choices[0], losses[:1] * 3).values is None
+
+
 def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
