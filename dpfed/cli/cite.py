@@ -31,7 +31,7 @@ def cite(folder: Path, *, json: Flag = False) -> None:
     with training_extra("dpfed cite"):
         from dpfed.records.summary import read_finished
     found = read_finished(folder)
-    settings = dict(_flat_settings(found.config)) | found.summary.to_dict()
+    settings = dict(_flat_settings(found.config)) | found.summary.to_dict() | {"package": found.package}
     entries, without = cited_entries(settings)
     if json:
         print_json({"folder": str(folder), "entries": entries, "without_entry": without})
@@ -43,8 +43,9 @@ def cited_entries(settings: Mapping[str, object]) -> tuple[dict[str, str], list[
     """Return the entries of `dpfed/report/references.bib` for a run's settings by key, and methods, samplers and data
     sets without an entry. settings: values by the key of summary.json, or TABLE.KEY of config.toml.
     """
+    version = str(settings.get("package", "")).removeprefix("dpfed").strip() or __version__
     software = (
-        f"@software{{dpfed,\n  title = {{dpfed}}, author = {{The dpfed authors}}, version = {{{__version__}}}, "
+        f"@software{{dpfed,\n  title = {{dpfed}}, author = {{The dpfed authors}}, version = {{{version}}}, "
         "license = {Apache-2.0}}\n"
     )
     entries, known = {"dpfed": software}, set()

@@ -21,6 +21,7 @@ from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed import second_verifier
 from dpfed.cli.ledger_signature import verified_head
 from dpfed.cli.output import Flag, console, print_json
+from dpfed.config.tables import private_table
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import read_lines, text_of_file
 from dpfed.records.round import MetricsLine, configuration_hash
@@ -147,7 +148,7 @@ def _check_bundle(bundle: Path, found: Verification, head: str | None, key: Path
     if (bundle / "metrics.jsonl").exists():
         lines = read_lines(bundle / "metrics.jsonl", MetricsLine)
         last, delta, known = lines[-1].epsilon if lines else None, summary.delta or 0.0, [summary.epsilon or 0.0]
-        for one in (_private_table(tables).get("accountant", "best"), "best"):
+        for one in (private_table(tables).get("accountant", "best"), "best"):
             known.append(ledger.if_fixed_in_advance(delta, accountant=one, with_lower_bound=False).epsilon)
         if last is None or not any(math.isclose(last, one, rel_tol=_STREAMED) for one in known):
             raise _Problem("metrics.jsonl: the last epsilon is neither that of the releases nor that of summary.json.")
@@ -168,15 +169,9 @@ def _check_lines(path: Path, ledger: Ledger) -> None:
             raise _Problem(f"ledger.jsonl, round {entry.round}: {error}")
 
 
-def _private_table(tables: dict[str, Any]) -> dict[str, Any]:
-    """Return the table [local.record] of a configuration, or [privacy] without it."""
-    found: dict[str, Any] = tables.get("local", {}).get("record") or tables.get("privacy", {})
-    return found
-
-
 def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -> dict[str, object]:
     """Return the values of summary.json that follow from ledger and configuration."""
-    record, private = tables.get("local", {}).get("record"), _private_table(tables)
+    record, private = tables.get("local", {}).get("record"), private_table(tables)
     delta = ledger.header.about.get("delta", private.get("delta"))
     if delta is None or "project" in ledger.header.about or not ledger.releases:
         raise _Problem("ledger.jsonl: names no delta, or is not the ledger of one run with releases.")

@@ -193,9 +193,9 @@ def _noise_choice(table: Mapping[str, object], tables: Mapping[str, object]) -> 
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
 
 
-def budget_in_tables(tables: Mapping[str, Any]) -> Any:
-    """Return the epsilon of [privacy] or [local.record] in the tables of a configuration; None without a budget."""
-    return (tables.get("privacy") or tables.get("local", {}).get("record") or {}).get("epsilon")
+def private_table(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return [privacy] or [local.record] in the tables of a configuration; an empty table without either."""
+    return tables.get("privacy") or tables.get("local", {}).get("record") or {}
 
 
 def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, object]:

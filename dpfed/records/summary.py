@@ -14,6 +14,7 @@ from pydantic import Field
 from accounting.budget.gaussians import checked_factors
 from accounting.compose.readings import Readings
 from accounting.errors import InvalidParameter
+from accounting.ledger import Ledger
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT
 from dpfed.errors import RunError
 from dpfed.records.reading import (
@@ -233,6 +234,12 @@ class FinishedRun:
     summary: Summary
     metrics: list[MetricsLine]
     config: dict[str, object]
+
+    @property
+    def package(self) -> str:
+        """Package and version that began the run, by its ledger; "dpfed" for a run without one."""
+        ledger = self.folder / "ledger.jsonl"
+        return str(Ledger.header_of(ledger).about.get("package", "dpfed")) if ledger.exists() else "dpfed"
 
 
 def read_finished(folder: Path) -> FinishedRun:

@@ -23,7 +23,7 @@ from accounting.errors import AccountingError
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES
 from accounting.require import count, real
 from accounting.rounding import downwards, upwards
-from dpfed.config.tables import budget_in_tables
+from dpfed.config.tables import private_table
 from dpfed.errors import RunError
 from dpfed.participation.sampling import parse_members
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
@@ -140,7 +140,7 @@ def _run_evidence(
         losses=_given_values(line.test_loss for line in metrics),
         nothing_learned=nothing_learned(metrics),
         epsilon=last.epsilon,
-        budget=_optional_number(budget_in_tables(config)),
+        budget=_optional_number(private_table(config).get("epsilon")),
         table="privacy" if clients_clip else "local.record",
         noise=_noise_norm(folder / "ledger.jsonl"),
         reach=clip * rounds * (step or 1.0) / start if clip and start else None,

@@ -41,7 +41,6 @@ from dpfed.report.privacy_text import (
     size_text,
     unit_text,
 )
-from dpfed.version import __version__
 
 UNKNOWN_DATE = "1900-01-01"
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
@@ -181,7 +180,7 @@ def registry_entry(folder: Path, run: FinishedRun, about: StatementAnswers) -> d
             },
             "implementation": {
                 "preprocessing_and_hyperparameter_tuning": about.answer_text("tuning", mark=_MARK),
-                "mechanisms": _mechanisms_text(folder, summary),
+                "mechanisms": _mechanisms_text(run),
                 "justification": about.answer_text("justification", mark=_MARK),
             },
             "administrative": {
@@ -248,15 +247,15 @@ def _composition_text(summary: Summary) -> str:
     ).rstrip()
 
 
-def _mechanisms_text(folder: Path, summary: Summary) -> str:
-    ledger = ledger_text(folder / "ledger.jsonl")
+def _mechanisms_text(run: FinishedRun) -> str:
+    summary, ledger = run.summary, ledger_text(run.folder / "ledger.jsonl")
     said = " ".join(ledger.lines) if ledger is not None else noise_text(summary)
     origin = {
         "secure": "Noise and cohorts come from the operating system; noise on integers is drawn exactly, without "
         "floating-point numbers.",
         "simulated": "Noise and cohorts come from a seed: this is an experiment and not fit for release.",
     }.get(str(summary.randomness), "")
-    return f"{said} Implemented with dpfed {__version__}. {origin}".strip()
+    return f"{said} Implemented with {run.package}. {origin}".strip()
 
 
 def to_yaml(table: Mapping[str, object]) -> str:
@@ -309,7 +308,7 @@ def model_card(run: FinishedRun, about: StatementAnswers) -> str:
         summary=summary,
         curators=", ".join(about.answer_list("curators", mark=MARK)),
         mark=MARK,
-        version=__version__,
+        package=run.package,
         traffic=f"{size_text(1e6 * (summary.uplink_megabytes_total or 0.0))} sent by all clients",
         evaluation=_evaluation_text(summary),
         time=f"{duration_text(summary.seconds)} on {summary.gpu or summary.device}. Energy: {MARK}",
@@ -352,4 +351,4 @@ def _hub_result(summary: Summary, accuracy: float) -> dict[str, object]:
 
 def _evaluation_text(summary: Summary) -> str:
     score = score_of(summary)
-    return f"{score.name.capitalize()}: {score.value} ({score.conditions}), on test data that no client trained on."
+    return f"{score.name.capitalize()}: {score.value} ({score.conditions}), on the test half of the data."

@@ -11,7 +11,7 @@ from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.rounding import downwards, upwards
-from dpfed.config.tables import budget_in_tables
+from dpfed.config.tables import private_table
 from dpfed.errors import RunError
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import MetricsLine, RoundRecord, replay_text
@@ -210,8 +210,10 @@ def _live_numbers(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> 
         return tuple(numbers)
     last = metrics[-1]
     if last.epsilon is not None:
-        budget = budget_in_tables(config)
+        private = private_table(config)
+        budget = private.get("epsilon")
         beside = "no budget is set" if budget is None else f"of {downwards(budget)}"
+        beside += f", at delta {upwards(private.get('delta'))}, for one {'client' if 'privacy' in config else 'record'}"
         numbers.append(CardNumber(name="epsilon spent, at most", value=upwards(last.epsilon), conditions=beside))
     tested = [line for line in metrics if line.test_accuracy is not None or line.test_loss is not None]
     if tested:

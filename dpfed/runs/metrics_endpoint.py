@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from dpfed.config.tables import budget_in_tables
+from dpfed.config.tables import private_table
 from dpfed.errors import ConfigError
 
 ADDRESS = "DPFED_METRICS_ADDRESS"
@@ -42,7 +42,7 @@ class MetricsEndpoint:
         self._registry, self._gauge = CollectorRegistry(), Gauge
         self._gauges: dict[str, Any] = {}
         self._begun = self._last = time.time()
-        self._budget = budget_in_tables(config)
+        self._budget = private_table(config).get("epsilon")
         federation = config["federation"]
         self._set_gauge("rounds_planned", federation["rounds"], "rounds of the configuration")
         self._set_gauge(

@@ -179,6 +179,16 @@ def test_what_a_run_cannot_know_is_asked_for():
     assert len(said) == 2
 
 
+def test_the_version_is_that_of_the_run_not_that_of_its_reader(folder, capsys):
+    header = Header(unit="client", clients=6000, randomness="secure", about={"package": "dpfed 0.2.1"})
+    Ledger.create(folder / "ledger.jsonl", header)
+    run = read_finished(folder)
+    assert "Trained with:** dpfed 0.2.1, method" in model_card(run, StatementAnswers())
+    assert "Implemented with dpfed 0.2.1." in json.dumps(registry_entry(folder, run, StatementAnswers()))
+    assert status(["cite", str(folder)]) == 0
+    assert "version = {0.2.1}" in capsys.readouterr().out
+
+
 def test_nobody_is_asked_in_a_pipe(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     assert status(["report", str(folder), "--card", str(tmp_path / "card.md")]) == 0

@@ -18,7 +18,8 @@ from dpfed.report.run import live_page
 def folder(tmp_path):
     """A run with two rounds done, and what only its operator may see."""
     config = (
-        '[method]\nname = "dp-fedavg"\n[data]\nname = "digits"\n[federation]\nrounds = 9\n[privacy]\nepsilon = 3.0\n'
+        '[method]\nname = "dp-fedavg"\n[data]\nname = "digits"\n[federation]\nrounds = 9\n'
+        "[privacy]\nepsilon = 3.0\ndelta = 1e-5\n"
     )
     (tmp_path / "config.toml").write_text(config)
     lines = [
@@ -57,7 +58,7 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
         "in progress",
         "of 9",
         "1.0001",
-        "of 3<",
+        "of 3, at delta 1e-05, for one client<",
         "20.00%",
         "200 kB",
         'data-state="round 2"',
@@ -70,7 +71,7 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
 def test_the_budget_of_private_records_is_a_budget(folder, capsys):
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("[privacy]\nepsilon = 3.0", "[local.record]\nepsilon = 1.4"))
-    assert "of 1.4<" in live_page(folder)
+    assert "of 1.4, at delta 1e-05, for one record<" in live_page(folder)
     assert status(["diagnose", str(folder), "--json"]) == 0
     finding = json.loads(capsys.readouterr().out)["findings"][0]
     assert (finding["cause"], finding["key"]) == ("budget spent", "local.record.noise_multiplier")

@@ -47,11 +47,11 @@ def test_a_prolonged_run_is_the_longer_run(tmp_path, preset, settings):
 
 
 def test_a_run_that_is_being_prolonged_has_no_statement(tmp_path):
-    """Its summary of the shorter run stood beside the metrics of further rounds: 1.3040, where the budget of 20 holds."""
+    """Its summary of the shorter run stood beside further metrics: 1.3040, where the budget of 20 holds."""
+    longer = experiment("dp-fedavg-digits", 5, *BUDGET)
     federation.run(experiment("dp-fedavg-digits", 2, *BUDGET), tmp_path / "run")
     stops = iter([False, True])
     with pytest.raises(RunInterrupted, match="after round 3 of 5"):
-        longer = experiment("dp-fedavg-digits", 5, *BUDGET)
         federation.run(longer, tmp_path / "run", resume=True, stop=lambda: next(stops))
     with pytest.raises(RunError, match="no folder of a finished run"):
         read_finished(tmp_path / "run")
