@@ -393,7 +393,8 @@ def _checked_labels(array: Numbers, where: str, classes: int) -> NDArray[np.int6
     """
     if array.dtype.kind == "b" and classes == 2:
         return array.astype(np.int64)
-    if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] == classes and _is_one_hot(array):
+    fractions = array.dtype.kind == "f" and array.shape[1:] == (classes,)
+    if fractions and np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all():
         places: NDArray[np.int64] = array.argmax(axis=1).astype(np.int64)
         return places
     if array.dtype.kind in "US":
@@ -419,10 +420,6 @@ def _class_positions(labels: Numbers, names: Sequence[str], where: str) -> Numbe
         return np.array([places[str(one)] for one in labels.flat], dtype=np.int64).reshape(labels.shape)
     except KeyError:
         raise undeclared_label(where, len(names)) from None
-
-
-def _is_one_hot(array: Numbers) -> bool:
-    return bool(np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all())
 
 
 def _checked_targets(array: Numbers, where: str) -> Numbers:

@@ -206,11 +206,8 @@ def _train_and_test(path: Path) -> dict[str, list[Path]]:
 
 
 def _files_of_halves(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of both halves. Raise DataError if a half has none, or its samples in two formats.
-
-    Hidden folders and caches of `datasets` are left out: they have copies, and a record that is there twice has twice
-    the loss that is charged.
-    """
+    """Return the files of both halves, without copies in hidden folders and caches: a record that is there twice has
+    twice the loss that is charged. Raise DataError if a half has no files, or files of two formats."""
     if not folder.is_dir():
         raise DataError(
             f"{folder}/: is not a folder. Name a folder of Parquet files, or one that datasets' save_to_disk wrote."

@@ -100,10 +100,10 @@ class Dataset:
     def __repr__(self) -> str:
         kind = "targets" if self.classes is None else f"{self.classes} classes"
         clients = f", {self.natural_clients} clients" if self.train_clients is not None else ""
-        return (
-            f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} samples "
-            f"{self._form_text}, {kind}{clients})"
-        )
+        named = ", ".join(f"{part.name} {list(part.shape)}" for part in self.parts)
+        form = f"{{{named}}}" if named else str(list(self.input_shape))
+        samples = f"{len(self.train_labels)} + {len(self.test_labels)} samples"
+        return f"Dataset({self.name!r}, {samples} {form}, {kind}{clients})"
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -127,18 +127,18 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {halves[0][0]} {halves[0][1]}, test samples {halves[1][0]} "
                 f"{halves[1][1]}; both must be equal. Load both from one release."
             )
-        _check_equal_forms(self.name, self.train_labels, self.test_labels)
+        labels = [(half.dtype.name, half.shape[1:]) for half in (self.train_labels, self.test_labels)]
+        if labels[0] != labels[1]:
+            raise DataError(
+                f"dataset {self.name!r}: train labels are {labels[0][0]} {labels[0][1]} per sample, test labels "
+                f"{labels[1][0]} {labels[1][1]}; both must be equal. Load both from one release."
+            )
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
         if self.client_ids is not None and len(self.client_ids) != self.natural_clients:
             raise DataError(
                 f"dataset {self.name!r}: {len(self.client_ids)} ids of {self.natural_clients} clients; must be one for "
                 "each client, or none."
             )
-
-    @property
-    def _form_text(self) -> str:
-        named = ", ".join(f"{part.name} {list(part.shape)}" for part in self.parts)
-        return f"{{{named}}}" if named else str(list(self.input_shape))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -336,11 +336,3 @@ def _check_half(
         )
     if classes is not None and not labels_fit(labels, classes, ignored):
         raise undeclared_label(where, classes)
-
-
-def _check_equal_forms(name: str, train: Numbers, test: Numbers) -> None:
-    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise DataError(
-            f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} per sample, test labels {test.dtype} "
-            f"{test.shape[1:]}; both must be equal. Load both from one release."
-        )

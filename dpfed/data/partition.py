@@ -140,10 +140,7 @@ def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition
             f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so that each "
             "has at least one sample. Lower clients, or draw samples for each client (data.partition = 'resampled')."
         )
-    sizes = np.full(clients, samples // clients, dtype=np.int64)
-    sizes[: samples % clients] += 1
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    return Partition(indices=generator.permutation(samples).astype(np.int64), offsets=offsets)
+    return partition_of_lists(np.array_split(generator.permutation(samples).astype(np.int64), clients))
 
 
 _LEAST_UNITS, _MOST_UNITS = 10, 100

@@ -154,16 +154,12 @@ def _format_text(dataset: Dataset) -> str:
     return f"{dataset.input_shape} in {kind}"
 
 
-def _has_no_class(dataset: Dataset) -> bool:
-    """Return True if some samples may have no class, or several."""
-    return dataset.classes is None or dataset.train_labels.ndim != 1 or dataset.ignored is not None
-
-
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
     """Return the clients' rows of the training half. Raise ConfigError if the data cannot be divided in this way."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
-    if isinstance(table, DirichletData | LabelsData) and _has_no_class(dataset):
+    one_class_each = dataset.classes is not None and labels.ndim == 1 and dataset.ignored is None
+    if isinstance(table, DirichletData | LabelsData) and not one_class_each:
         raise ConfigError(
             f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, but "
             "these samples do not have one class each. Use 'iid', 'natural' or 'resampled'."

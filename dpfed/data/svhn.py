@@ -87,7 +87,9 @@ def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     """
     found: dict[str, NDArray[np.generic]] = {}
     with reading(path, "an undamaged MATLAB 5 file. Download it again"), open_input(path) as file:
-        _check_header(file.read(_HEADER))
+        header = file.read(_HEADER)
+        if len(header) < _HEADER or header[124:] != b"\x00\x01IM":
+            raise ValueError(f"its header ends with {header[124:]!r}, not with version 0x0100 and 'IM'")
         for element in _read_elements(file):
             name, array = _read_array(element, names)
             if array is not None:
@@ -95,11 +97,6 @@ def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     if missing := names - set(found):
         raise DataError(f"{path}: has no numeric array {', '.join(sorted(missing))}. Check that it is the right file.")
     return found
-
-
-def _check_header(header: bytes) -> None:
-    if len(header) < _HEADER or header[124:] != b"\x00\x01IM":
-        raise ValueError(f"its header ends with {header[124:]!r}, not with version 0x0100 and 'IM'")
 
 
 def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:

@@ -131,13 +131,6 @@ class ReplayRecord:
             raise InvalidRecord(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
         return found if found.configuration == configuration_fingerprint(tables) else None
 
-    @property
-    def verdict_text(self) -> str:
-        """Sentence with the verdict, for reports."""
-        if self.verdict == "pass":
-            return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
-        return f"replay audit of this configuration: {self.verdict}. {self.words}"
-
 
 def replay_text(folder: Path, tables: Mapping[str, object]) -> str:
     """Return the verdict of the replay audit in a run's folder as text; if there is none, name the command for it."""
@@ -147,7 +140,9 @@ def replay_text(folder: Path, tables: Mapping[str, object]) -> str:
         return str(reason)
     if found is None:
         return "no replay audit of this configuration is recorded: `dpfed audit` makes one of this folder"
-    return found.verdict_text
+    if found.verdict == "pass":
+        return f"replay audit of this configuration: pass on {found.pairs_tested} pairs and what they exercised"
+    return f"replay audit of this configuration: {found.verdict}. {found.words}"
 
 
 INTERRUPTED = "interrupted after its charge; nothing of it was used"

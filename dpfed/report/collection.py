@@ -217,13 +217,11 @@ def _runs_collection(folders: Sequence[Path]) -> RunCollection:
 
 def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, object]]) -> None:
     """Raise RunError if two folders hold a run of equal configuration and seed, with equal ledgers if it is secret."""
-    keys = [
-        (one.summary.method, one.summary.seed, one.summary.randomness == "secure" and one.summary.ledger_head)
-        for one in runs
-    ]
     for number, run in enumerate(runs):
-        for place, earlier in enumerate(runs[:number]):
-            if keys[number] == keys[place] and configs[number] == configs[place]:
+        for earlier, other in zip(runs[:number], configs, strict=False):
+            one, two = run.summary, earlier.summary
+            same = (one.method, one.seed, configs[number]) == (two.method, two.seed, other)
+            if same and (one.randomness != "secure" or one.ledger_head == two.ledger_head):
                 raise RunError(
                     f"{run.folder}: has the configuration and the seed of {earlier.folder}. A mean over seeds would "
                     "count this run twice. Remove one of the folders."

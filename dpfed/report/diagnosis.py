@@ -319,7 +319,12 @@ def _diverging_training(found: RunEvidence) -> Cause | None:
         words, private = f"{found.broken:.1%} of the updates are not finite", True
     elif found.move is not None and found.move > DIVERGING_UPDATE:
         words, private = f"a typical update is {significant_text(found.move)} times as long as the model itself", True
-    elif found.typical is None and not _is_noise_large(found) and _loss_grows(found.losses):
+    elif (
+        found.typical is None
+        and not _is_noise_large(found)
+        and found.losses[1:]
+        and found.losses[-1] > 2 * max(found.losses[0], 1.0)
+    ):
         words = f"the test loss grows from {significant_text(found.losses[0])} to {significant_text(found.losses[-1])}"
         private = False
     else:
@@ -331,10 +336,6 @@ def _diverging_training(found: RunEvidence) -> Cause | None:
         advice="Divide it by 10, then by 3, until updates have a smaller norm than the model.",
         operator_only=private,
     )
-
-
-def _loss_grows(losses: tuple[float, ...]) -> bool:
-    return len(losses) > 1 and losses[-1] > 2 * max(losses[0], 1.0)
 
 
 def _is_noise_large(found: RunEvidence) -> bool:

@@ -169,7 +169,8 @@ def registry_entry(folder: Path, run: FinishedRun, about: StatementAnswers) -> d
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": about.answer_text("data_domain", mark=_MARK),
-                "unprotected_quantities": _unprotected_text(summary),
+                "unprotected_quantities": f"{'; '.join(summary.not_protected) or 'None that the run recorded'}. "
+                "The configuration, the number of rounds and the size of the model are public.",
             },
             "privacy_loss": _privacy_loss_fields(summary),
             "deployment_model": _deployment_model_fields(summary),
@@ -204,11 +205,6 @@ def _basic_fields(name: str, about: StatementAnswers) -> dict[str, object]:
     }
     sector = about.answers.get("sector")
     return basic if sector is None else basic | {"data_product_sector": sector}
-
-
-def _unprotected_text(summary: Summary) -> str:
-    said = "; ".join(summary.not_protected) or "None that the run recorded"
-    return f"{said}. The configuration, the number of rounds and the size of the model are public."
 
 
 def _privacy_loss_fields(summary: Summary) -> dict[str, object]:
@@ -292,7 +288,7 @@ _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", 
 
 def model_card(run: FinishedRun, about: StatementAnswers) -> str:
     """Return the whole model card. Epsilon and delta are rounded upwards."""
-    summary = run.summary
+    summary, score = run.summary, score_of(run.summary)
     name = str(about.answers.get("name", f"{summary.method} on {summary.dataset}"))
     text = (files(__package__) / "model-card.md").read_text(encoding="utf-8")
     environment = jinja2.Environment(
@@ -310,7 +306,7 @@ def model_card(run: FinishedRun, about: StatementAnswers) -> str:
         mark=MARK,
         package=run.package,
         traffic=f"{size_text(1e6 * (summary.uplink_megabytes_total or 0.0))} sent by all clients",
-        evaluation=_evaluation_text(summary),
+        evaluation=f"{score.name.capitalize()}: {score.value} ({score.conditions}), on the test half of the data.",
         time=f"{duration_text(summary.seconds)} on {summary.gpu or summary.device}. Energy: {MARK}",
         **asked,
     )
@@ -347,8 +343,3 @@ def _hub_result(summary: Summary, accuracy: float) -> dict[str, object]:
         "dataset": {"type": summary.dataset, "name": summary.dataset},
         "metrics": metrics,
     }
-
-
-def _evaluation_text(summary: Summary) -> str:
-    score = score_of(summary)
-    return f"{score.name.capitalize()}: {score.value} ({score.conditions}), on the test half of the data."

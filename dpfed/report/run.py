@@ -48,8 +48,7 @@ def run_page(
     folder: Path, summary: Summary, lines: Sequence[MetricsLine], group: ChartGroup, *, live: bool = False
 ) -> str:
     """Return the HTML page of a finished run. live: True if a server shows it, after the run's live page."""
-    configuration = _configuration_text(folder / "config.toml")
-    tables = _tables_of(configuration)
+    configuration, tables = _configuration_of(folder / "config.toml")
     return render_page(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
@@ -156,18 +155,13 @@ def _shell_commands(folder: Path, summary: Summary, tables: Mapping[str, object]
     return commands
 
 
-def _configuration_text(file: Path) -> str:
+def _configuration_of(file: Path) -> tuple[str, dict[str, object]]:
+    """Return the text of config.toml and its tables; empty ones if it cannot be read."""
     try:
-        return read_text(file, at_most=LARGEST_CONFIGURATION)
+        text = read_text(file, at_most=LARGEST_CONFIGURATION)
+        return text, tomllib.loads(text)
     except (OSError, ValueError):
-        return ""
-
-
-def _tables_of(configuration: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(configuration)
-    except ValueError:
-        return {}
+        return "", {}
 
 
 _LONGEST = 300
@@ -211,8 +205,7 @@ def _live_numbers(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> 
     last = metrics[-1]
     if last.epsilon is not None:
         private = private_table(config)
-        budget = private.get("epsilon")
-        beside = "no budget is set" if budget is None else f"of {downwards(budget)}"
+        beside = f"of {downwards(private['epsilon'])}" if "epsilon" in private else "no budget is set"
         beside += f", at delta {upwards(private.get('delta'))}, for one {'client' if 'privacy' in config else 'record'}"
         numbers.append(CardNumber(name="epsilon spent, at most", value=upwards(last.epsilon), conditions=beside))
     tested = [line for line in metrics if line.test_accuracy is not None or line.test_loss is not None]

@@ -218,7 +218,7 @@ def _is_sampled_gaussian(summary: Summary) -> bool:
 @lru_cache
 def _poisson_readings(
     clients: int, cohort: int, rounds: int, z: float, delta: float, by: Accountant
-) -> tuple[float, float, float] | tuple[None, None, None]:
+) -> tuple[float | None, float | None, float | None]:
     """Return epsilon by the classical conversion, the tightest one, and that of the run's accountant `by`."""
     try:
         plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)

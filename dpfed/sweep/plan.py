@@ -282,7 +282,8 @@ def plan(
         experiment=experiment,
         profile=name,
         note=_profile_note(chosen.note, settings, neighbours),
-        folder=out or Path("runs") / _default_folder_name(file, name),
+        folder=out
+        or Path("runs") / folder_name("-".join(word for word in (file.parent.name, file.stem, name) if word)),
         settings=tuple(settings),
         neighbours=neighbours,
         grid=grid,
@@ -331,11 +332,6 @@ def _profile_note(note: str, settings: Sequence[str], neighbours: str | None) ->
     changed = f"changed by --set: {', '.join(settings)}" if settings else ""
     equal = f"neighbours of all rows with [privacy]: {neighbours}" if neighbours else ""
     return "; ".join(words for words in (note, changed, equal) if words)
-
-
-def _default_folder_name(file: Path, profile: str | None) -> str:
-    words = [file.parent.name, file.stem, profile]
-    return folder_name("-".join(word for word in words if word))
 
 
 def sweep_listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, object]]) -> Sweep:

@@ -241,10 +241,8 @@ def best_candidate(choice: TuningChoice, summaries: Sequence[Summary | None]) ->
 
 
 def best_run_of(summaries: Sequence[Summary | None]) -> tuple[int | None, str, list[float | None]]:
-    """Return (index of the best run, or None if a run failed; key of the score; scores of all runs).
-
-    A loss that is not finite, as of training that diverges, has no score and is the worst.
-    """
+    """Return (index of the best run, or None if a run failed; key of the score; scores of all runs). A loss that is not
+    finite, as of training that diverges, has no score and is the worst."""
     of_classes = all(one is None or one.number("validation_accuracy") is not None for one in summaries)
     key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
     scores = [None if summary is None else summary.number(key) for summary in summaries]

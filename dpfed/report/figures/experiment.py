@@ -100,9 +100,7 @@ class Curve:
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """Mean and standard deviation over seeds (0 for one seed) of row `name` at `x`; None if the row lacks the axis.
-
-    shown: text of the mean; without it, two decimals, which are no text of a bound
-    """
+    shown: text of the mean; by default with two decimals, which are no text of a bound."""
 
     name: str
     x: float | str | None
@@ -262,11 +260,8 @@ def _draw_row(
 
 def _point_text(point: Point, bounds: bool) -> str:
     at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant_text(point.x or 0.0))
-    return (
-        f"{point.name}: {point.shown or f'{point.mean:.2f}'}"
-        + (f" ± {point.std:.2f}" if point.std else "")
-        + f" at {at}"
-    )
+    std = f" ± {point.std:.2f}" if point.std else ""
+    return f"{point.name}: {point.shown or f'{point.mean:.2f}'}{std} at {at}"
 
 
 def _set_log_axis(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:

@@ -76,6 +76,7 @@ def test_bounds_are_rounded_in_their_direction() -> None:
             assert quantity.printed(1.00001) == bounds[quantity.over_seeds], quantity.key
 
 
+@pytest.mark.drawn
 def test_a_bound_in_a_figure_is_rounded_in_its_direction(folder: Path, tmp_path: Path) -> None:
     """Planted: an epsilon that two decimals round to 1.00."""
     found = collect_runs([folder])
