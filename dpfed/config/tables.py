@@ -195,7 +195,8 @@ def _noise_choice(table: Mapping[str, object], tables: Mapping[str, object]) -> 
 
 def private_table(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return [privacy] or [local.record] in the tables of a configuration; an empty table without either."""
-    return tables.get("privacy") or tables.get("local", {}).get("record") or {}
+    found: Mapping[str, Any] = tables.get("privacy") or tables.get("local", {}).get("record") or {}
+    return found
 
 
 def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, object]:

@@ -150,7 +150,7 @@ class RunFolder:
     def discard_statement(self) -> None:
         """Remove summary and report of a run that continues: their epsilon does not cover its further rounds."""
         for file in (self.path / "summary.json", self.report):
-            file.unlink(missing_ok=True)
+            self._write(lambda one, *_, **__: one.unlink(missing_ok=True), file, b"")
 
     def prolong(self, rounds: int) -> None:
         """Write the new number of rounds into config.toml."""
