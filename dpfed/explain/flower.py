@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from scipy.special import ndtri
 
@@ -21,6 +20,8 @@ from dpfed.explain.reading import (
     number_or,
     stated_number,
 )
+
+_OPTIMISERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedopt", "server_momentum", "server_learning_rate")
 
 
 def is_flower(settings: Settings) -> bool:
@@ -41,7 +42,7 @@ def read_flower(settings: Settings) -> Explanation:
     fraction = stated_number(settings, "fraction_train", "fraction_fit")
     replies, drawn = read.least_replies(cohort), None
     if population and fraction is not None:
-        least = count(settings, "min_fit_clients", "min_train_nodes") or 1
+        least = count(settings, "min_fit_clients", "min_train_nodes") or 2
         drawn = min(max(least, int(population * fraction)), population)
         if cohort is not None and drawn != cohort:
             read.contradictions.append(
@@ -56,22 +57,23 @@ def read_flower(settings: Settings) -> Explanation:
         read.missing.append("num_sampled_clients")
         read.unbounded.append("the noise of the mean is divided by num_sampled_clients, which is not stated")
     rounds = largest_count(settings, *ROUNDS)
-    shrinks = _flower_adaptive(read, cohort, replies or cohort, rounds or 1) if read.adaptive and cohort else 1.0
+    if read.adaptive and cohort:
+        _flower_adaptive(read, cohort, replies or cohort, rounds or 1)
     weighted = settings.get("accountant") is not True  # with Flower's accountant, unequal weights are an error
     fewer = drawn is not None and cohort is not None and drawn < cohort
-    rule, remembers = rule_of_strategy(settings, rounds or 1), False
+    read.only_above |= weighted and (drawn is None or drawn > (cohort or 0))  # a mean of more has less of a client
+    rule = rule_of_strategy(settings)
     if rule is None:
         read.mean(cohort, replies, weighted=weighted, certain=fewer)
+    elif math.isinf(rule[1]):
+        read.unbounded.append(f"{rule[0]}: later rounds reveal a model that the server may keep without noise")
     elif cohort:
-        name, largest, remembers = rule
+        name, largest = rule
         read.only_above = True
         words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
-        if remembers:  # updates of rounds with larger clip norms
-            largest *= math.exp(min(math.log(shrinks) * ((rounds or 1) - 1), 600))
-        less = 1 / max(cohort * largest, 1e-300)  # a result may be 0 whatever the updates are
-        moved = {"noise_multiplier": less, "left_out_moves_twice": True}
+        moved = {"noise_multiplier": 1 / (cohort * largest), "left_out_moves_twice": True}
         read.leave_open(f"{name}: noise for a mean, on another result", (words, moved))
-    if cohort is not None and population is not None and cohort < population and not remembers:
+    if cohort is not None and population is not None and cohort < population:
         read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
     line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
     if cohort:
@@ -88,10 +90,8 @@ def read_flower(settings: Settings) -> Explanation:
     )
 
 
-def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> float:
+def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> None:
     """Add the opening of Flower's adaptive clipping, whose noise is over the clip norm of the next round.
-
-    Returns the largest factor by which the clip norm shrinks in a round.
 
     Claim: the clip norm shrinks by exp(lr (f - q)), f the noisy fraction of updates within it. With probability
     at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
@@ -101,7 +101,7 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
     noise, read.adaptive = read.noise or 0.0, False
     if deviation <= 0 or noise <= 0:
         read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
-        return 1.0
+        return
     if noise >= 2 * deviation:
         read.contradictions.append(f"noise_multiplier={noise!r} is not below twice clipped_count_stddev={deviation!r}")
     alone = noise_of_sum_alone(noise, deviation)
@@ -116,34 +116,23 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
         (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
         ("it stays, and the noise multiplier is that of sum and count together", stays),
     )
-    return shrinks
 
 
-def rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool] | None:
-    """Return (name, largest norm of a round's result, memory) of a wrapped strategy of Flower; None for a mean.
+def rule_of_strategy(settings: Settings) -> tuple[str, float] | None:
+    """Return (name, largest norm of a round's result) of a wrapped strategy of Flower; None for a mean.
 
     The norm is that for updates of norm 1 before Flower adds noise. Krum: an update, or a mean of some. Median: half of
     the clients have at least each entry, so its square is at most 2. Trimmed mean: each entry is a part of all updates,
-    over the number of the rest. FedAdam, FedYogi, FedAdagrad: eta over tau times a mean of updates so far. FedAvgM: the
-    learning rate times the momentum's sum. One participation moves every later round of strategies with memory.
+    over the number of the rest. Infinite for optimisers: FedAvgM, and FedAdam, FedYogi and FedAdagrad of
+    flwr.server.strategy, continue from their own model without noise, so one update moves all later results.
     """
     text = " ".join(str(one) for pair in settings.items() for one in pair).lower()
-    number = partial(number_or, settings)
     if "krum" in text:
-        return "Krum", 1.0, False
+        return "Krum", 1.0
     if "median" in text:
-        return "FedMedian", math.sqrt(2), False
+        return "FedMedian", math.sqrt(2)
     if "trimmed" in text:
-        return "FedTrimmedAvg", 1 / max(1 - 2 * number("beta", 0.2), 1e-300), False
-    if any(one in text for one in ("fedadam", "fedyogi", "fedadagrad", "fedopt")):
-        first, second = number("beta_1", 0.9), number("beta_2", 0.99)
-        mean = 1 - first**rounds
-        if "fedadam" in text and "yogi" not in text and "adagrad" not in text:
-            mean *= math.sqrt(1 - second ** (rounds + 1)) / max(1 - first ** (rounds + 1), 1e-300)
-        usual = 0.01 if "yogi" in text else 0.1
-        return "FedOpt", mean * number("eta", usual) / max(number("tau", 1e-3), 1e-300), True
-    if "fedavgm" in text or "server_momentum" in text or "server_learning_rate" in text:
-        kept = number("server_momentum", 0.0)
-        summed = rounds if kept == 1 else (1 - kept**rounds) / (1 - kept)
-        return "FedAvgM", number("server_learning_rate", 1.0) * summed, True
+        return "FedTrimmedAvg", 1 / max(1 - 2 * number_or(settings, "beta", 0.2), 1e-300)
+    if any(one in text for one in _OPTIMISERS):
+        return "FedAvgM or FedOpt", math.inf
     return None

@@ -80,9 +80,11 @@ def _filter(settings: Settings) -> Explanation:
 
 
 RATE = ("sample_rate", "sampling_probability")
+LOCAL_STEPS, LOCAL_EPOCHS = ("local_steps", "num_local_steps"), ("local_epochs", "num_local_epochs")
 ACCUMULATED = ("gradient_accumulation_steps", "accumulation_steps", "accumulate_grad_batches")
 _MANY = 10**6
 """Number of records of a reading that knows only the sampling rate."""
+_UNKNOWN_STEPS = "an epoch has an unknown number of steps (records or batch size are not stated)"
 
 
 def _opacus(settings: Settings) -> Explanation:
@@ -104,9 +106,9 @@ def _opacus(settings: Settings) -> Explanation:
     poisson = settings.get("poisson_sampling")
     shuffled = poisson is False and settings.get("shuffle") is True
     rounds = largest_count(settings, *ROUNDS)
-    steps = product_of_counts(largest_count(settings, *STEPS), count(settings, "local_steps", "num_local_steps"))
+    steps = product_of_counts(largest_count(settings, *STEPS), count(settings, *LOCAL_STEPS))
     steps = None if steps is None else steps * (rounds or 1)
-    local = count(settings, "local_epochs", "num_local_epochs")
+    local = count(settings, *LOCAL_EPOCHS)
     epochs = product_of_counts(largest_count(settings, *EPOCHS), local)
     epochs = None if epochs is None else epochs * (rounds or 1)
     passes = epochs * -(-records // least) if epochs and records and least else None
@@ -118,9 +120,11 @@ def _opacus(settings: Settings) -> Explanation:
     if steps is None and rounds and epochs is None:
         read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
     elif steps is None and epochs and not shuffled:
-        read.unbounded.append("an epoch has an unknown number of steps (records or batch size are not stated)")
+        read.unbounded.append(_UNKNOWN_STEPS)
     processes = largest_count(settings, "world_size", "num_gpus", "n_gpus", "devices", "num_processes") or 1
     joined = processes * (accumulated or 1)
+    uneven = epochs is None and records and batch and records % batch  # passes of an unknown number of batches
+    read.only_above |= joined > 1 or bool(uneven and poisson is not True)
     if joined > 1 and batch and records:
         words = f"of each of {joined} processes or accumulated passes"
         whole = {"cohort": min(batch * joined, records)}
@@ -160,6 +164,9 @@ def _opacus(settings: Settings) -> Explanation:
             ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled", "rounds": dropped}),
             *(rates if poisson is None else ()),
         )
+    if any(name in settings for name in POPULATION):
+        few = "of all: batches of a client with few records may hold a record in every step"
+        read.leave_open("records: of one client, or of all", (few, {"sampling": "all"}), ("of one client", {}))
     if microbatches and (batch is None or microbatches < batch):
         moved: dict[str, Any] = {"adjacency": Adjacency.ADD_REMOVE, "noise_multiplier": 0.5 / microbatches}
         if sampling != "poisson":  # the records of all later batches move, too
@@ -192,11 +199,11 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         name in settings for name in COHORT
     )
     read = Read(settings, "record" if records else "client")
-    population = read.population(*POPULATION, *RECORDS)
+    population = read.population(*(RECORDS if records else POPULATION))
     cohort = count(settings, *COHORT) or largest_count(settings, *BATCH)
-    stated_batch = cohort
+    stated_batch, accumulated = cohort, count(settings, *ACCUMULATED) or 1
     if records and cohort:  # a batch of jax_privacy's Keras models is one part of a step's
-        cohort *= count(settings, *ACCUMULATED) or 1
+        cohort *= accumulated
     if cohort and population and (rate := stated_number(settings, "sampling_prob", *RATE)):
         cohort = max(cohort, math.ceil(rate * population))
     if cohort and "clients_per_round" in settings:
@@ -213,14 +220,13 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         less = min(1.0, (cohort or 1) / meant)
         words = f"noise for {meant} on the sum of {cohort or 'an unknown number'}"
         read.leave_open("noise of another cohort size", (words, {"noise_multiplier": less}))
-    rounds = product_of_counts(
-        largest_count(settings, *ROUNDS, "num_updates") if clients else largest_count(settings, *ROUNDS, *STEPS),
-        largest_count(settings, *STEPS) if clients else None,
-    )
+    rounds = product_of_counts(largest_count(settings, *ROUNDS), largest_count(settings, *STEPS))
     if records:  # epochs of a run, or epochs or steps of a round
-        epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, "local_epochs"))
-        batches = -(-population // stated_batch) if epochs and population and stated_batch else 1
-        rounds = product_of_counts(rounds, epochs, batches if epochs else None, count(settings, "local_steps"))
+        epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, *LOCAL_EPOCHS))
+        batches = -(-population // stated_batch) if epochs and population and stated_batch else None
+        if epochs and batches is None:
+            read.unbounded.append(_UNKNOWN_STEPS)
+        rounds = product_of_counts(rounds, epochs, batches, count(settings, *LOCAL_STEPS))
     text = " ".join(f"{one}" for one in settings.values() if isinstance(one, str)).lower()
     weighted = "example" in text or "num_samples" in text or settings.get("weighted") is True
     read.mean(cohort, read.least_replies(cohort), weighted=weighted)
@@ -233,9 +239,11 @@ def _dp_fedavg(settings: Settings) -> Explanation:
             ("only the sum of all shares is visible", {}),
         )
     named = ("sampling", "batch_selection_strategy", "user_sampler", "sample_type", "sampler")
-    sampler = next((str(settings[name]).lower() for name in named if name in settings), "")
-    once = sampler.startswith(("poisson", "cyclic", "fixed", "without_replacement"))
-    pfl = "noise_cohort_size" in settings or "central_num_iterations" in settings
+    sampler = next((str(one).lower() for name in named if (one := settings.get(name))), "")
+    once = sampler.startswith(("poisson", "fixed", "without_replacement"))
+    pfl = settings.keys() & {
+        "noise_cohort_size", "central_num_iterations", "noise_parameter", "relative_noise_stddev", "user_sampler",
+    }  # fmt: skip
     sampling = "all"
     for name, value in (("population", population), ("cohort", cohort)):
         if value is None:
@@ -243,7 +251,8 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     planned, sampled = rounds, ""
     if sampler == "minimize_reuse" and cohort and population and cohort <= population:  # in turn, by a public list
         sampled = "--sampling cyclic "
-        rounds = -(-(rounds or 1) * cohort // population)
+        if not (read.banded or read.tree):  # their noise is over all rounds
+            rounds = -(-(rounds or 1) * cohort // population)
     elif pfl and not once:  # its sampler "random" draws each user anew
         read.leave_open(
             "users are drawn with replacement",
@@ -251,12 +260,14 @@ def _dp_fedavg(settings: Settings) -> Explanation:
             ("each user is at most once in a cohort", {}),
         )
     secret = any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
-    secret = secret or (records and not clients)
+    secret = not clients if records else secret  # records of all clients are not those of one
     plain = count(settings, "truncated_batch_size") is None and count(settings, "cycle_length") in (None, 1)
-    read.only_above |= not plain  # jax_privacy's Poisson batches with a cap, or of groups of records in turn
+    known = once or sampler in ("", "random", "minimize_reuse")
+    # jax_privacy's Poisson batches with a cap, or of groups of records in turn, are none of the readings
+    read.only_above |= not (plain and known) or (records and (clients or accumulated > 1))
     if sampler.startswith("poisson") and cohort and population and secret and plain:
         sampling = "poisson"
-    elif sampler in ("fixed", "uniform", "without_replacement") and cohort and population and secret:
+    elif sampler in ("fixed", "without_replacement") and cohort and population and secret:
         sampling = "fixed"
     elif sampler != "minimize_reuse":
         read.sampler(

@@ -27,7 +27,7 @@ POPULATION = (
 )  # fmt: skip
 ROUNDS = (
     "num_server_rounds", "num_rounds", "total_rounds", "rounds", "n_rounds", "communication_rounds", "comm_rounds",
-    "comm_round", "global_rounds", "central_num_iterations", "iterations",
+    "comm_round", "global_rounds", "central_num_iterations", "iterations", "num_compositions",
 )  # fmt: skip
 STEPS = (
     "steps", "num_steps", "max_steps", "total_steps", "train_steps", "training_steps", "num_updates",
@@ -76,7 +76,7 @@ OTHER_MECHANISMS = {
     **dict.fromkeys(("per_layer", "layer_wise", "layerwise"), _ALONE.format("each layer")),
     "per_param": _ALONE.format("each parameter"),
     "weighted_random": "a record may be drawn many times into one batch",
-    **dict.fromkeys(("bulyan", "qfedavg", "fedxgb"), _NO_MEAN),
+    **dict.fromkeys(("bulyan", "qfedavg", "fedxgb", "fedrdf"), _NO_MEAN),
     **dict.fromkeys(_NOISE_SCHEDULES, "the noise changes over rounds, and its smallest size is not stated"),
     "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
@@ -96,10 +96,10 @@ NEIGHBOURS = Opening(
 
 
 _SHARES = (
-    *DELTA, "fraction_train", "fraction_fit", "dropout", "dropout_rate", "dropout_probability", "beta", "beta_1",
-    "beta_2", "server_momentum", "target_clipped_quantile",
+    *DELTA, "fraction_train", "fraction_fit", "dropout", "dropout_rate", "dropout_probability", "beta",
+    "target_clipped_quantile",
 )  # fmt: skip
-_NOT_NEGATIVE = (*_SHARES, "clip_norm_lr", "eta", "tau", "server_learning_rate")
+_NOT_NEGATIVE = (*_SHARES, "clip_norm_lr")
 
 
 def stated_number(settings: Settings, *names: str) -> float | None:
@@ -170,8 +170,8 @@ class Read:
         if self.clip is None:
             self.missing.append("clip norm")
             self.unbounded.append("updates are not clipped, so one of them may be of any size")
-        elif math.isinf(self.clip):
-            self.unbounded.append("the clip norm is infinite")
+        elif not 0 < self.clip < math.inf:
+            self.unbounded.append(f"the clip norm is {'infinite' if self.clip > 0 else 'not above 0'}")
         if self.delta == 0:
             self.unbounded.append("delta is 0, at which Gaussian noise has no epsilon")
         self._find_other_mechanisms()
@@ -200,6 +200,8 @@ class Read:
         given = {name: value for name in NOISE if (value := stated_number(self.settings, name)) is not None}
         if "noise_parameter" in given and "noise_scale" in given:  # of pfl, whose scale is a factor
             given["noise_parameter"] *= given.pop("noise_scale")
+        elif given.keys() == {"noise_scale"} and self.settings.keys() & {"epsilon", "central_epsilon"}:
+            given.clear()  # of pfl, a factor on noise of unknown size
         if len(set(given.values())) > 1:
             names = ", ".join(f"{name}={value:g}" for name, value in given.items())
             self.contradictions.append(f"{names}: several sizes of noise; their product, or the smallest, is used")
@@ -231,7 +233,12 @@ class Read:
         )
         self.only_tree = any("tree" in text for text in texts)
         self.usual_count: float | None = None
-        self.only_above = self.adaptive or self.banded or self.tree  # no reading is a lower bound of what ran
+        stated_twice = any(
+            len({str(one) for name in names if (one := self.settings.get(name)) is not None}) > 1
+            for names in ((*POPULATION, *RECORDS), (*ROUNDS, *STEPS, *EPOCHS), BATCH, COHORT, NOISE, DELTA)
+        )
+        # no reading is a lower bound of what ran
+        self.only_above = self.adaptive or self.banded or self.tree or stated_twice
         self.neighbours = NEIGHBOURS
         if self.adaptive and any(name in self.settings for name in DEVIATION):
             self.unbounded.append("noise of a fixed size on updates whose clip norm moves")

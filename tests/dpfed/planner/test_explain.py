@@ -269,8 +269,7 @@ def test_files_that_are_no_settings(content: str, tmp_path: Path) -> None:
         (F | {"rounds": 1e16, "num_bands": 4}, "rounds"),
         (F | {"noise_multiplier": INF}, "noise_multiplier"),
         (F | {"fraction_train": INF}, "fraction_train"),
-        (F | {"strategy": "FedAvgM", "server_momentum": 1.5}, "server_momentum"),
-        (F | {"strategy": "FedAdam", "beta_2": 1.5}, "beta_2"),
+        (F | {"strategy": "FedTrimmedAvg", "beta": 1.5}, "beta"),
         (FLIP | {"delta": 2.0}, "delta"),
         (FLIP | {"epsilon": 1e-320}, "epsilon"),
         (TFF | {"sigma": 1.0, "noise_multiplier": None, "clip": 1e-320}, "clip"),
@@ -278,13 +277,6 @@ def test_files_that_are_no_settings(content: str, tmp_path: Path) -> None:
 )
 def test_numbers_beyond_their_range_are_refused(settings: dict[str, object], name: str, tmp_path: Path) -> None:
     refused(ConfigError, f"{name}=", explain, file_of(tmp_path, settings))
-
-
-@pytest.mark.parametrize(
-    "more", [{"strategy": "FedAvgM", "server_learning_rate": 0}, {"strategy": "FedAdam", "beta_1": 1}]
-)
-def test_a_strategy_whose_result_is_zero_has_an_answer(more: dict[str, object], tmp_path: Path) -> None:
-    assert math.isinf(explain(file_of(tmp_path, F | more)).epsilon)
 
 
 def test_many_correlated_rounds_are_answered_at_once(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def one_poisson_round(rate, noise, delta=1e-5):
     return brentq(excess, 0, 50)
 
 
+def gaussian_of_all():
+    """Epsilon of nine rounds of all 100 nodes, Flower's default, under the noise of a mean of ten."""
+    return gaussian(3 * 10 / 100)
+
+
 def poisson_rounds(rate, noise, rounds, delta=1e-5):
     """Epsilon of Poisson rounds for add-remove, no more than that of replace-one, by dp-accounting."""
     from dp_accounting import dp_event
@@ -80,6 +85,8 @@ OTHERS = {
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
     "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
     "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
+    "opacus, records of one or of all clients": (P | {"num_clients": 10}, gaussian(2.0)),
+    "opacus, a clip norm that clips nothing": (P | {"max_grad_norm": -1}, INF),
     "opacus, four processes": (P | {"world_size": 4}, lambda: one_poisson_round(0.4, 1.0)),
     "opacus, the rate alone": (
         {"noise_multiplier": 1.2, "max_grad_norm": 1.0, "sample_rate": 0.01, "epochs": 5, "poisson_sampling": True},
@@ -128,6 +135,9 @@ OTHERS = {
          "batch_selection_strategy": "poisson"},
         lambda: one_poisson_round(0.1, 1.0),
     ),
+    "jax_privacy, batches that may hold a record twice": (
+        {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 16,
+         "sampling": "uniform"}, gaussian(1.0)),
     "jax_privacy, accumulated batches": (
         {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 1,
          "batch_selection_strategy": "poisson", "gradient_accumulation_steps": 4},
@@ -141,6 +151,17 @@ OTHERS = {
     "jax_privacy, truncated Poisson batches": (
         {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 4,
          "batch_selection_strategy": "poisson", "truncated_batch_size": 10}, gaussian(2 * 2 / 8)),
+    "a script, epochs of unknown length": (
+        {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_epochs": 4}, INF),
+    "a script, epochs of a client's unknown records": (
+        {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_clients": 100, "local_epochs": 4}, INF),
+    "a script, epochs of all records": (
+        {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_clients": 20, "num_examples": 1000,
+         "local_epochs": 4}, gaussian(2 * 20 / 9)),
+    "a script, steps of rounds": (
+        {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_rounds": 2, "num_steps": 8},
+        gaussian(2 * 4 / 9)),
+    "tff, updates": (T | {"num_rounds": None, "num_updates": 16}, gaussian(2 * 4 / 4)),
     "a script, two clip norms": ({"sigma": 4.0, "clip": 1.0, "clip_norm": 2.0, "rounds": 1}, gaussian(1.0)),
 }  # fmt: skip
 """Settings, and epsilon of their worst reading; infinite where nothing in the settings bounds it."""
@@ -167,3 +188,23 @@ def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
     assert explain(str(tmp_path / "settings.json")).at_least <= poisson_rounds(0.5, 1.0, 4)
     (tmp_path / "settings.json").write_text(json.dumps(settings | {"batch_size": 256, "drop_last": True}))
     assert explain(str(tmp_path / "settings.json")).epsilon >= gaussian(2 * 2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ran"),
+    [
+        (P | {"steps": 5, "epochs": 40}, lambda: poisson_rounds(0.1, 1.0, 5)),
+        (P | {"steps": None, "epochs": 4, "gradient_accumulation_steps": 4}, lambda: poisson_rounds(0.1, 1.0, 40)),
+        (P | {"n": 100, "batch_size": 60, "steps": 4, "poisson_sampling": False, "shuffle": True, "drop_last": False},
+         lambda: gaussian(2**0.5)),
+        (T | {"noise_multiplier": 0.3, "clients_per_round": 100, "num_rounds": 10, "sampling": "cyclic"},
+         lambda: gaussian(1 / 0.6)),
+        (T | {"population": 10**6}, lambda: poisson_rounds(5e-5, 8.0, 4)),
+        (F | {"noise_multiplier": 1.0}, gaussian_of_all),
+        (F | {"noise_multiplier": 1.0, "fraction_train": 1.0}, gaussian_of_all),
+    ],
+)  # fmt: skip
+def test_at_least_is_not_above_the_epsilon_of_a_run_that_fits(settings, ran, tmp_path):
+    """Fewer steps than epochs have, batches in parts, a last batch that is kept, two numbers of one kind, all nodes."""
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert explain(str(tmp_path / "settings.json")).at_least <= ran() * (1 + 1e-9)
