@@ -59,21 +59,15 @@ def smallest(
 
 
 def certified_smallest(
-    cost: Callable[[float], float],
-    quick: Callable[[float], float],
-    target: float,
-    *,
-    name: str,
-    start: float = 1.0,
-    tolerance: float = TOLERANCE,
+    cost: Callable[[float], float], quick: Callable[[float], float], target: float, *, name: str, start: float = 1.0
 ) -> float:
     """Return the result of `smallest` for a slow cost, given a fast approximation `quick` of it.
 
     The search starts at the threshold of `quick` and makes a few Newton steps with the slope of `quick`. If they do not
     converge (a step function has slope 0 or may be infinite), a bracket is bisected. The result satisfies cost(x) <=
-    target as evaluated, and is within `tolerance` (relative) above the threshold.
+    target as evaluated, and is within `TOLERANCE` (relative) above the threshold.
     """
-    x = smallest(quick, target, name=name, start=start, tolerance=tolerance)
+    x = smallest(quick, target, name=name, start=start)
     slope = _log_ratio(quick(x * 1.01), quick(x)) / math.log(1.01)
     low, high = 0.0, math.inf  # the largest x whose cost is above the target, the smallest whose cost is not
     for _ in range(_STEPS):
@@ -81,10 +75,10 @@ def certified_smallest(
         low, high = (max(low, x), high) if above > 0 else (low, min(high, x))
         if not (-math.inf < slope < 0 and math.isfinite(above)):
             break
-        if -tolerance <= above / -slope <= 0:
+        if -TOLERANCE <= above / -slope <= 0:
             return x
-        x *= math.exp(-above / slope) * (1 + tolerance / 2)
-    return _bisected(lambda x: cost(x) <= target, low, high, tolerance=tolerance, name=name, target=target)
+        x *= math.exp(-above / slope) * (1 + TOLERANCE / 2)
+    return _bisected(lambda x: cost(x) <= target, low, high, name=name, target=target)
 
 
 def _log_ratio(value: float, other: float) -> float:
@@ -94,32 +88,30 @@ def _log_ratio(value: float, other: float) -> float:
     return math.log(min(max(value, 1e-300), 1e300) / min(max(other, 1e-300), 1e300))
 
 
-def _bisected(
-    passes: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
-) -> float:
-    """Return the smallest x that passes a monotone test, to `tolerance`. At least one end of the bracket is known;
+def _bisected(passes: Callable[[float], bool], low: float, high: float, *, name: str, target: float) -> float:
+    """Return the smallest x that passes a monotone test, to `TOLERANCE`. At least one end of the bracket is known;
     `low` = 0 and `high` = infinity are unknown ends.
 
     Steps from the known end are doubled until the unknown end is found; then the bracket is bisected.
     """
-    step = tolerance / 2
+    step = TOLERANCE / 2
     while not low or math.isinf(high):
         x = low * (1 + step) if low else high / (1 + step)
         if not 1e-6 < x < 1e9:
             raise _no_bracket(falling=not low, name=name, target=target)
         low, high = (low, x) if passes(x) else (x, high)
         step *= 2
-    while high > low * (1 + tolerance):
+    while high > low * (1 + TOLERANCE):
         x = math.sqrt(low * high)
         low, high = (low, x) if passes(x) else (x, high)
     return high
 
 
 def certified_largest_count(
-    cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000
+    cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str
 ) -> int:
     """Return the result of `largest_count` for a slow cost, given a fast approximation `quick` of it."""
-    high = largest_count(quick, target, name=name, limit=limit) + 1
+    high = largest_count(quick, target, name=name) + 1
     step = 1
     while cost(high) <= target:
         high, step = high + step, step * 2

@@ -164,7 +164,7 @@ def _opacus(settings: Settings) -> Explanation:
             ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled", "rounds": dropped}),
             *(rates if poisson is None else ()),
         )
-    if any(name in settings for name in POPULATION):
+    if (read.population(*POPULATION) or 1) > 1:
         few = "of all: batches of a client with few records may hold a record in every step"
         read.leave_open("records: of one client, or of all", (few, {"sampling": "all"}), ("of one client", {}))
     if microbatches and (batch is None or microbatches < batch):

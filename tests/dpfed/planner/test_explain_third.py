@@ -204,7 +204,7 @@ def test_rules_of_flower_are_within_their_largest_result():
             cut = int(0.2 * clients)
             kept = np.sort(rows, axis=1)[:, cut : clients - cut]
             for name, results in (("FedMedian", np.median(rows, axis=1)), ("FedTrimmedAvg", kept.mean(axis=1))):
-                found = rule_of_strategy({"strategy": name}, 1)
+                found = rule_of_strategy({"strategy": name})
                 assert found is not None
                 assert np.linalg.norm(results, axis=1).max() <= found[1]
 
