@@ -366,12 +366,13 @@ def _check_own_scheme(stages: Stages) -> None:
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
     """Return the number of bits that a client receives in a round.
 
-    With the posterior rule, a reset in every round and a fixed cohort of K clients, probabilities are multiples of 1/K.
-    The server then sends counts from 0 to K.
+    With the posterior rule, a reset in every round and K clients of which none drops out, probabilities are multiples
+    of 1/K, if all are sent. The server then sends counts from 0 to K.
     """
     config, choice = settings.config, stages.project.choice
     server = config.server
     counted = isinstance(server, PosteriorServer) and server.reset_every == 1 and server.prior == 1
-    if counted and config.privacy is None and config.federation.sampling != "poisson":
+    loses_none = not (config.aggregation.dropout or config.aggregation.lost)
+    if counted and config.privacy is None and config.rounds_have_fixed_size and loses_none and not settings.sparse:
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits

@@ -46,6 +46,12 @@ def plain(*settings):
     return config(*masks, *settings, without=["privacy"])
 
 
+@pytest.mark.parametrize("more", ["method.keep=0.1", "aggregation.dropout=0.2", "federation.sampling=balls-and-bins"])
+def test_probabilities_that_are_no_counts_of_a_cohort_are_received_as_floats(more):
+    experiment = build(plain("federation.clients=10", "federation.cohort=5", "federation.sampling=fixed", more))
+    assert experiment.downlink_bits >= 32 * SIZE
+
+
 def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
     experiment = build(plain("federation.clients=5", "federation.cohort=5", "federation.sampling=all"))
     outcome = federation.run(experiment, tmp_path / "run")
