@@ -93,7 +93,6 @@ def check_declarations(columns: Columns) -> None:
             raise ConfigError(f"data.fill.{name}={number}: must be a finite number.")
 
 
-_SPLITS = {"train": "train", "test": "test", "validation": "test"}
 _SUFFIXES = (".parquet", ".arrow", ".csv")
 _MOST_PIXELS = 2**26
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -206,19 +205,20 @@ def _train_and_test(path: Path) -> dict[str, list[Path]]:
 
 
 def _files_of_halves(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of both halves, without copies in hidden folders and caches: a record that is there twice has
-    twice the loss that is charged. Raise DataError if a half has no files, or files of two formats."""
+    """Return the files of both halves; the outermost folder decides. Copies in hidden folders and caches are left out:
+    a record that is there twice has twice the loss that is charged. Raise DataError if a half has no files, or files
+    of two formats."""
     if not folder.is_dir():
         raise DataError(
             f"{folder}/: is not a folder. Name a folder of Parquet files, or one that datasets' save_to_disk wrote."
         )
-    found: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
+    found: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
     for file in sorted(folder.rglob("*")):
         parts = file.relative_to(folder).parts
-        if file.suffix in _SUFFIXES and not any(part.startswith((".", "cache-")) for part in parts):
-            for split in {split for split in _SPLITS for part in parts if part.startswith(split)}:
-                found[_SPLITS[split]].setdefault(split, []).append(file)
-    halves = {half: splits.get(half) or splits.get("validation") or [] for half, splits in found.items()}
+        splits = [split for part in parts for split in found if part.startswith(split)]
+        if splits and file.suffix in _SUFFIXES and not any(part.startswith((".", "cache-")) for part in parts):
+            found[splits[0]].append(file)
+    halves = {"train": found["train"], "test": found["test"] or found["validation"]}
     for half, files in halves.items():
         if not files:
             raise DataError(

@@ -59,6 +59,14 @@ def test_copies_that_tools_leave_are_no_samples(folder, copy):
     assert len(load_columns(folder, Columns(inputs=("x",), label="y"), classes=4).train_labels) == 50
 
 
+def test_a_file_is_in_one_half(folder):
+    """A client's file train/testbed.parquet was in the test half, too, whose scores are published without noise."""
+    (folder / "train").mkdir()
+    parquet.write_table(table(slice(0, 20)), folder / "train" / "testbed.parquet")
+    made = load_columns(folder, Columns(inputs=("x",), label="y"), classes=4)
+    assert (len(made.train_labels), len(made.test_labels)) == (70, 10)
+
+
 def test_samples_in_two_formats_are_refused(folder):
     (folder / "train.csv").write_text("a,y\n0.5,1\n")
     with pytest.raises(DataError, match=r"train half has .csv, .parquet files"):
