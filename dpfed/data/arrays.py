@@ -249,7 +249,10 @@ def _stack_labels(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
         return np.zeros(0, dtype=np.int64)
     if not of_classes or np.ndim(labels[0]) or isinstance(labels[0], str):
         return np.stack([np.asarray(label) for label in labels])
-    return np.array([int(label) for label in labels], dtype=np.int64)
+    whole = [int(label) for label in labels]
+    if any(label != one for one, label in zip(whole, labels, strict=True)):
+        raise ValueError  # a fraction, which int cuts off
+    return np.array(whole, dtype=np.int64)
 
 
 def from_arrays(

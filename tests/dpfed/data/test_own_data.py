@@ -244,7 +244,11 @@ def test_what_is_no_pair_no_array_and_no_list_is_one_error(tmp_path: Path) -> No
     refused(DataError, "cannot be read as .npz", data.load, "x.npz", tmp_path)
 
 
-@pytest.mark.parametrize("samples", [[(np.zeros(2), 0), (np.zeros(3), 1)], [(np.zeros(2), "cat")], []], ids=range(3))
+@pytest.mark.parametrize(
+    "samples",
+    [[(np.zeros(2), 0), (np.zeros(3), 1)], [(np.zeros(2), "cat")], [], [(np.zeros(2), 0), (np.zeros(2), 0.7)]],
+    ids=range(4),
+)
 def test_samples_that_are_no_samples_are_one_error(samples: list[Any]) -> None:
     with pytest.raises(DataError, match=r"its items must be \(input, label\)|are text|at least one sample"):
         data.from_samples(samples, samples, classes=2)
