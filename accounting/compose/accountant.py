@@ -326,7 +326,9 @@ def _epsilon_of_beginning(mechanism: Mechanism, delta: float) -> float:
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
     probability, sets = sampling.first_round_probability, sampling.sets_of_first_rounds(rounds)
     if more or (rounds > 1 and sets is None) or noise is None or replaces or probability is None:
-        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
+        raise UnsupportedMechanism(
+            "the closed form is for Gaussian noise without sampling, or one Poisson round under add-remove or zero-out."
+        )
     largest = pld.SMALLEST_DELTA if schedule_of(release) is None else 1.0
     if not (0 < probability < 1 and _LEAST_DELTA <= delta < largest):
         raise UnsupportedMechanism(

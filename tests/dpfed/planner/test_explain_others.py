@@ -85,6 +85,7 @@ OTHERS = {
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
     "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
     "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
+    "opacus, a delta below that of Poisson accounts": (P | {"delta": 1e-14}, gaussian(2.0, 1e-14)),
     "opacus, records of one or of all clients": (P | {"num_clients": 10}, gaussian(2.0)),
     "opacus, a clip norm that clips nothing": (P | {"max_grad_norm": -1}, INF),
     "opacus, four processes": (P | {"world_size": 4}, lambda: one_poisson_round(0.4, 1.0)),
