@@ -119,10 +119,9 @@ class Plan(Setting):
         self._set_fields(clients=require.count(clients=clients), sampling=sampling_object, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
-        self._set_fields(rounds=require.or_none(require.count)(rounds=rounds))
-        self._set_fields(
-            delta=require.open_probability(delta=default_delta(self.units, unit=self.unit) if delta is None else delta)
-        )
+        delta = default_delta(self.units, unit=self.unit) if delta is None else delta
+        rounds = require.or_none(require.count)(rounds=rounds)
+        self._set_fields(rounds=rounds, delta=require.open_probability(delta=delta))
         if sampling_object.unit == "record":
             chosen = chosen.for_records()
         in_turns = sampling_object.in_turns(banded=chosen.noise == "banded")

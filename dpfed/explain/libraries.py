@@ -108,8 +108,7 @@ def _opacus(settings: Settings) -> Explanation:
     rounds = largest_count(settings, *ROUNDS)
     steps = product_of_counts(largest_count(settings, *STEPS), count(settings, *LOCAL_STEPS))
     steps = None if steps is None else steps * (rounds or 1)
-    local = count(settings, *LOCAL_EPOCHS)
-    epochs = product_of_counts(largest_count(settings, *EPOCHS), local)
+    epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, *LOCAL_EPOCHS))
     epochs = None if epochs is None else epochs * (rounds or 1)
     passes = epochs * -(-records // least) if epochs and records and least else None
     accumulated = count(settings, *ACCUMULATED)

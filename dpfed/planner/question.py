@@ -251,10 +251,7 @@ def read_question(where: str) -> Question:
     before, mark, fragment = where.partition("#")
     if mark and (not before or "://" in before):
         return question_of(dict(parse_qsl(fragment, keep_blank_values=True)))
-    return _question_in_file(Path(where))
-
-
-def _question_in_file(file: Path) -> Question:
+    file = Path(where)
     try:
         record = json.loads(read_text(file, at_most=LARGEST_FILE))
         if not isinstance(record, dict) or record.get("format") != _FORMAT or not isinstance(record["options"], dict):
