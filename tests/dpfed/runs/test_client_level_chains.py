@@ -162,4 +162,4 @@ def test_keep_and_compress_do_what_nodes_of_flower_do(scheme, options):
     refused(ConfigError, "give dimension=", level, keep=0.25)
     refused(ConfigError, "stages with keep", lambda: level(stages=partial(masked, 3), **alike))
     for shared in ({"compress": "shared-randk"}, {"compress": "shared-topk", "options": {"indices": torch.arange(3)}}):
-        refused(ConfigError, "as with keep=", lambda: level(dimension=D, **shared))  # noqa: B023
+        refused(ConfigError, "as with keep=", partial(level, dimension=D), **shared)

@@ -47,7 +47,7 @@ def test_a_prolonged_run_is_the_longer_run(tmp_path, preset, settings):
 
 
 def test_a_run_that_is_being_prolonged_has_no_statement(tmp_path):
-    """Its summary of the shorter run stood beside further metrics: 1.3040, where the budget of 20 holds."""
+    """The summary of the shorter run stood beside further metrics: 1.3040, where the budget of 20 holds."""
     longer = experiment("dp-fedavg-digits", 5, *BUDGET)
     federation.run(experiment("dp-fedavg-digits", 2, *BUDGET), tmp_path / "run")
     stops = iter([False, True])

@@ -193,7 +193,7 @@ def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, m
 
 
 def test_a_candidate_that_diverges_is_the_worst(experiment_file, tmp_path):
-    """Its loss is not finite and has no number: a choice by loss was lost, as if a run had failed."""
+    """A loss that is not finite has no number: a choice by loss was lost, as if a run had failed."""
     one = planned(experiment_file(more=TUNE), tmp_path / "out", only=["FedAvg"])
     losses = [run_folders.summary(validation_loss=loss) for loss in (None, 0.5, 0.4)]
     assert best_candidate(one.grid.choices[0], losses).values == {"local.learning_rate": 0.0001}
