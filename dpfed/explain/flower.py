@@ -10,7 +10,9 @@ from accounting.rounding import upwards
 from dpfed.explain.account import ASSUMED_DELTA, TAIL, Explanation
 from dpfed.explain.reading import (
     BATCH,
+    CLIP,
     POPULATION,
+    RECORD_CLIP,
     ROUNDS,
     Read,
     Settings,
@@ -26,7 +28,8 @@ _OPTIMISERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedopt", "server_
 
 def is_flower(settings: Settings) -> bool:
     if settings.keys() & {"num_sampled_clients", "fraction_train", "fraction_fit"}:
-        return True
+        clips = settings.keys() & set(CLIP)
+        return not clips or not clips <= set(RECORD_CLIP)  # else its nodes clip records
     return "clipping_norm" in settings and ("num_server_rounds" in settings or not settings.keys() & set(BATCH))
 
 
@@ -41,8 +44,10 @@ def read_flower(settings: Settings) -> Explanation:
     cohort = count(settings, "num_sampled_clients", "clients_per_round")
     fraction = stated_number(settings, "fraction_train", "fraction_fit")
     replies, drawn = read.least_replies(cohort), None
+    least = count(settings, "min_fit_clients", "min_train_nodes") or 2
+    if cohort is not None and population is None and fraction is not None and least < cohort:
+        replies = min(replies or cohort, least)
     if population and fraction is not None:
-        least = count(settings, "min_fit_clients", "min_train_nodes") or 2
         drawn = min(max(least, int(population * fraction)), population)
         if cohort is not None and drawn != cohort:
             read.contradictions.append(

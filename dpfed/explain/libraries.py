@@ -18,6 +18,7 @@ from dpfed.explain.reading import (
     COHORT,
     DELTA,
     EPOCHS,
+    FEDERATED_ROUNDS,
     NEIGHBOURS,
     NOISE,
     POPULATION,
@@ -30,6 +31,7 @@ from dpfed.explain.reading import (
     Settings,
     count,
     largest_count,
+    number_or,
     product_of_counts,
     stated_number,
 )
@@ -46,10 +48,11 @@ def _filter(settings: Settings) -> Explanation:
     stated, target = stated_number(settings, "sensitivity"), stated_number(settings, "epsilon")
     delta = stated_number(settings, *DELTA) or ASSUMED_DELTA
     noise: float | None = None
-    clip = stated_number(settings, *CLIP)
+    clip = max((one for name in CLIP if (one := stated_number(settings, name)) is not None), default=None)
     if stated and target:
         deviation = stated * math.sqrt(2 * math.log(1.25 / delta)) / target
         noise = deviation / clip if clip else deviation
+        noise = min(noise, number_or(settings, "noise_multiplier", noise))
     read = Read({**settings, "noise_multiplier": noise} if noise is not None else settings, "client")
     if stated and clip and stated < clip:
         read.contradictions.append(
@@ -85,6 +88,7 @@ ACCUMULATED = ("gradient_accumulation_steps", "accumulation_steps", "accumulate_
 _MANY = 10**6
 """Number of records of a reading that knows only the sampling rate."""
 _UNKNOWN_STEPS = "an epoch has an unknown number of steps (records or batch size are not stated)"
+_UNKNOWN_ROUNDS = "a round has an unknown number of steps (epochs or steps are not stated)"
 
 
 def _opacus(settings: Settings) -> Explanation:
@@ -117,7 +121,7 @@ def _opacus(settings: Settings) -> Explanation:
         dropped = max(epochs * max(records // least, 1), steps or 0)
         steps = dropped if settings.get("drop_last") is True else passes
     if steps is None and rounds and epochs is None:
-        read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
+        read.unbounded.append(_UNKNOWN_ROUNDS)
     elif steps is None and epochs and not shuffled:
         read.unbounded.append(_UNKNOWN_STEPS)
     processes = largest_count(settings, "world_size", "num_gpus", "n_gpus", "devices", "num_processes") or 1
@@ -163,7 +167,8 @@ def _opacus(settings: Settings) -> Explanation:
             ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled", "rounds": dropped}),
             *(rates if poisson is None else ()),
         )
-    if (read.population(*POPULATION) or 1) > 1:
+    clients = read.population(*POPULATION)
+    if clients != 1 and (clients or settings.keys() & {*COHORT, "fraction_train", "fraction_fit"}):
         few = "of all: batches of a client with few records may hold a record in every step"
         read.leave_open("records: of one client, or of all", (few, {"sampling": "all"}), ("of one client", {}))
     if microbatches and (batch is None or microbatches < batch):
@@ -199,14 +204,14 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     )
     read = Read(settings, "record" if records else "client")
     population = read.population(*(RECORDS if records else POPULATION))
-    cohort = count(settings, *COHORT) or largest_count(settings, *BATCH)
+    cohort = largest_count(settings, *COHORT) or largest_count(settings, *BATCH)
     stated_batch, accumulated = cohort, count(settings, *ACCUMULATED) or 1
     if records and cohort:  # a batch of jax_privacy's Keras models is one part of a step's
         cohort *= accumulated
     if cohort and population and (rate := stated_number(settings, "sampling_prob", *RATE)):
         cohort = max(cohort, math.ceil(rate * population))
     if cohort and "clients_per_round" in settings:
-        read.usual_count = cohort / 20  # of TFF
+        read.usual_count = (count(settings, "clients_per_round") or cohort) / 20  # of TFF
     meant = count(settings, "noise_cohort_size")
     if meant and cohort is None:
         read.missing.append("cohort_size (1 is used for the noise of noise_cohort_size)")
@@ -225,9 +230,13 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         batches = -(-population // stated_batch) if epochs and population and stated_batch else None
         if epochs and batches is None:
             read.unbounded.append(_UNKNOWN_STEPS)
-        rounds = product_of_counts(rounds, epochs, batches, count(settings, *LOCAL_STEPS))
+        local = count(settings, *LOCAL_STEPS)
+        if not (epochs or local or largest_count(settings, *STEPS)) and largest_count(settings, *FEDERATED_ROUNDS):
+            read.unbounded.append(_UNKNOWN_ROUNDS)
+        rounds = product_of_counts(rounds, epochs, batches, local)
     text = " ".join(f"{one}" for one in settings.values() if isinstance(one, str)).lower()
-    weighted = "example" in text or "num_samples" in text or settings.get("weighted") is True
+    weighted = True in (settings.get("weighted"), settings.get("weight_by_samples"))
+    weighted |= "example" in text or "num_samples" in text or "token" in str(settings.get("weighting", ""))
     read.mean(cohort, read.least_replies(cohort), weighted=weighted)
     if "distributed" in text or "shares" in text or "client" in str(settings.get("noise_placement", "")).lower():
         if cohort is None:
@@ -243,6 +252,8 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     pfl = settings.keys() & {
         "noise_cohort_size", "central_num_iterations", "noise_parameter", "relative_noise_stddev", "user_sampler",
     }  # fmt: skip
+    if pfl and weighted:
+        read.unbounded.append("the sum of weights has no noise, and divides that on the sum")
     sampling = "all"
     for name, value in (("population", population), ("cohort", cohort)):
         if value is None:

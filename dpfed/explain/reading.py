@@ -7,6 +7,7 @@ the worst.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -25,10 +26,11 @@ POPULATION = (
     "num_clients", "total_clients", "population", "population_size", "num_supernodes", "clients", "num_nodes",
     "num_users", "total_users", "n_clients", "client_num_in_total",
 )  # fmt: skip
-ROUNDS = (
+FEDERATED_ROUNDS = (
     "num_server_rounds", "num_rounds", "total_rounds", "rounds", "n_rounds", "communication_rounds", "comm_rounds",
-    "comm_round", "global_rounds", "central_num_iterations", "iterations", "num_compositions",
+    "comm_round", "global_rounds",
 )  # fmt: skip
+ROUNDS = (*FEDERATED_ROUNDS, "central_num_iterations", "iterations", "num_compositions")
 STEPS = (
     "steps", "num_steps", "max_steps", "total_steps", "train_steps", "training_steps", "num_updates",
     "num_training_updates", "max_iterations",
@@ -60,28 +62,27 @@ BANDS = ("num_bands", "bands", "min_separation", "bandwidth")
 RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
 DELTA = ("delta", "target_delta", "central_delta")
 _MATRIX, _TREE = (
-    ("num_bands", "blt", "bandmf", "banded", "toeplitz", "matrix_factorization"),
-    ("ftrl", "tree_", "dp_tree"),
+    "bands|blt|band_?mf|banded|toeplitz|matrix_?(fac|mech)|dp_?mf|min_separation|correlated",
+    "ftrl|tree",
 )
-_ADAPTIVE = ("adaptive", "adaclip", "clipped_quantile", "clipping_norm_quantile", *COUNT_NOISE)
+_ADAPTIVE = "|".join(
+    ("adaptive|adaclip|clipped_?quantile|clipping_norm_quantile|initial_(clip|l2)|clip_norm_lr", *COUNT_NOISE)
+)
 _ALONE = "{} is clipped alone, so the norm of an update grows with their number"
-_NOISE_SCHEDULES = (
-    "noise_schedul", "exponentialnoise", "stepnoise", "lambdanoise", "noise_decay", "noise_gamma", "sigma_decay",
-    "noise_anneal",
-)  # fmt: skip
-_NO_MEAN = "updates are not averaged, and this reader has no bound for the rule that combines them"
 OTHER_MECHANISMS = {
     "laplac": "Laplace noise on L2-clipped updates has no bound",
-    "linf": "each coordinate is clipped, so the norm of an update grows with their number",
-    **dict.fromkeys(("per_layer", "layer_wise", "layerwise"), _ALONE.format("each layer")),
-    "per_param": _ALONE.format("each parameter"),
-    "weighted_random": "a record may be drawn many times into one batch",
-    **dict.fromkeys(("bulyan", "qfedavg", "fedxgb", "fedrdf"), _NO_MEAN),
-    **dict.fromkeys(_NOISE_SCHEDULES, "the noise changes over rounds, and its smallest size is not stated"),
+    "(?<![a-z])l_?inf": _ALONE.format("each coordinate"),
+    "per_?layer|layer_?wise": _ALONE.format("each layer"),
+    "per_?param": _ALONE.format("each parameter"),
+    "weighted_?random": "a record may be drawn many times into one batch",
+    "bulyan|qfedavg|fedxgb|fedrdf": "updates are not averaged, and this reader has no bound for the rule of the server",
+    "noise_?(schedul|decay|gamma|anneal)|(exponential|step|lambda)_?noise|sigma_?decay": (
+        "the noise changes over rounds, and its smallest size is not stated"
+    ),
     "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
-"""Parts of names or values of settings for which nothing here bounds epsilon."""
+"""Patterns in names or values of settings for which nothing here bounds epsilon."""
 _LARGEST = 1e100
 """Largest size of a number of settings; the inverse of the smallest one above 0."""
 _OFF = (False, None, 0, "none", "off", "no", "false")
@@ -197,6 +198,7 @@ class Read:
 
     def _noise_multiplier(self) -> float | None:
         """Return the smallest multiplier that the names of noise state; None without one."""
+        stated = [(value, name) for name in DEVIATION if (value := stated_number(self.settings, name)) is not None]
         given = {name: value for name in NOISE if (value := stated_number(self.settings, name)) is not None}
         if "noise_parameter" in given and "noise_scale" in given:  # of pfl, whose scale is a factor
             given["noise_parameter"] *= given.pop("noise_scale")
@@ -205,31 +207,34 @@ class Read:
         if len(set(given.values())) > 1:
             names = ", ".join(f"{name}={value:g}" for name, value in given.items())
             self.contradictions.append(f"{names}: several sizes of noise; their product, or the smallest, is used")
-            return min(math.prod(given.values()), *given.values())
-        for name in DEVIATION:
-            value = stated_number(self.settings, name)
-            if value is not None and self.clip and math.isfinite(self.clip) and "noise_multiplier" not in given:
-                readings: list[Change] = [
-                    (f"{name} is a standard deviation in units of the updates", {"noise_multiplier": 1 / self.clip}),
-                    (f"{name} is over the clip norm", {}),
-                ]
-                if self.clip != 1:
-                    self.leave_open(f"{name}: over the clip norm or not", *readings[:: 1 if self.clip > 1 else -1])
-                return value
-        return next(iter(given.values()), None)
+        multiplier = min(math.prod(set(given.values())), *given.values()) if given else None
+        if not stated or not self.clip or math.isinf(self.clip):
+            return multiplier
+        value, name = min(stated)
+        if multiplier is not None and given.keys() != {"sigma"}:  # beside a multiplier, whichever is smaller
+            return min(multiplier, value, value / self.clip)
+        readings: list[Change] = [
+            (f"{name} is a standard deviation in units of the updates", {"noise_multiplier": 1 / self.clip}),
+            (f"{name} is over the clip norm", {}),
+        ]
+        if self.clip != 1:
+            self.leave_open(f"{name}: over the clip norm or not", *readings[:: 1 if self.clip > 1 else -1])
+        return value
 
     def _find_other_mechanisms(self) -> None:
         """Add what the settings name and this reader has no account of, and clipping of whole batches."""
         on = [pair for pair in self.settings.items() if pair[1] not in _OFF]
         texts = [one.lower() for pair in on for one in pair if isinstance(one, str)]
         texts = [text.replace("-", "_").replace(" ", "_") for text in texts if "://" not in text]
-        for word, why in OTHER_MECHANISMS.items():
-            if word == "per_layer" and isinstance(self.settings.get("max_grad_norm"), list):
+        if str(self.settings.get("norm_type")).lower() in ("inf", "infinity", "max"):
+            texts.append("linf")
+        for pattern, why in OTHER_MECHANISMS.items():
+            if "layer" in pattern and isinstance(self.settings.get("max_grad_norm"), list):
                 continue  # its norms are read
-            if any(word in text for text in texts):
+            if any(re.search(pattern, text) for text in texts):
                 self.unbounded.append(why)
         self.adaptive, self.banded, self.tree = (
-            any(word in text for text in texts for word in words) for words in (_ADAPTIVE, _MATRIX, _TREE)
+            any(re.search(pattern, text) for text in texts) for pattern in (_ADAPTIVE, _MATRIX, _TREE)
         )
         self.only_tree = any("tree" in text for text in texts)
         self.usual_count: float | None = None

@@ -82,11 +82,22 @@ OTHERS = {
     "flower, secure sums": (F | {"secagg": True}, gaussian(M)),
     "flower, noise of an unknown number": (
         {"noise_multiplier": 1.0, "clipping_norm": 1.0, "fraction_train": 0.1, "num_clients": 100}, INF),
+    "flower, its accountant, a fraction of unknown nodes": (
+        F | {"accountant": True, "fraction_train": 0.1, "num_clients": None}, gaussian(M / 2)),
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
+    "filter, a noise multiplier beside its epsilon": (
+        {"sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5, "clip": 1.0, "noise_multiplier": 0.5}, gaussian(4.0)),
+    "filter, two clip norms": (
+        {"sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5, "clipping_norm": 1.0, "clip": 4.0},
+        gaussian(2 * 4 / (2 * math.log(1.25e5)) ** 0.5)),
     "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
     "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
     "opacus, a delta below that of Poisson accounts": (P | {"delta": 1e-14}, gaussian(2.0, 1e-14)),
     "opacus, records of one or of all clients": (P | {"num_clients": 10}, gaussian(2.0)),
+    "opacus, records of one or of all drawn clients": (P | {"clients_per_round": 10}, gaussian(2.0)),
+    "opacus, on a node of Flower": (
+        P | {"num_sampled_clients": 1, "steps": None, "local_epochs": 1, "num_rounds": 4}, gaussian(2 * 40**0.5)),
+    "opacus, a sampler that weighs": (S | {"epochs": 3, "sampler": "WeightedRandomSampler"}, INF),
     "opacus, a clip norm that clips nothing": (P | {"max_grad_norm": -1}, INF),
     "opacus, four processes": (P | {"world_size": 4}, lambda: one_poisson_round(0.4, 1.0)),
     "opacus, the rate alone": (
@@ -115,6 +126,13 @@ OTHERS = {
         gaussian(2 * 5 * 4 / 8),
     ),
     "tff, two numbers of rounds": (T | {"total_rounds": 16}, gaussian(2 * 4 / 4)),
+    "tff, two cohorts": (
+        T | {"cohort_size": 500, "num_rounds": 1, "noise_multiplier": 1.0, "sampling": "poisson", "secret": True},
+        lambda: one_poisson_round(0.5, 1.0)),
+    "tff, the largest entry is clipped": (T | {"norm_type": INF}, INF),
+    "tff, tree by its class": (T | {"aggregator": "TreeCumulativeSum"}, gaussian(28**0.5 * 2 / 4)),
+    "tff, adaptive by its first clip norm": (
+        T | {"clip": None, "initial_l2_norm_clip": 0.5}, gaussian(2 * math.hypot(2 / 4, 20 / 50))),
     "tff, zeroing": (T | {"zeroing": True}, INF),
     "tff, tree": (T | {"aggregator": "tree_adaptive"}, gaussian(28**0.5 * math.hypot(2 / 4, 20 / 50))),
     "tff, adaptive by a quantile": (T | {"target_unclipped_quantile": 0.5}, gaussian(2 * math.hypot(2 / 4, 20 / 50))),
@@ -123,6 +141,7 @@ OTHERS = {
     "tff, two deltas": (T | {"delta": 1e-3, "target_delta": 1e-6}, gaussian(2 * 2 / 4, 1e-6)),
     "pfl, users in turn": (A | {"user_sampler": "minimize_reuse"}, gaussian(2 * 5**0.5 / 8)),
     "pfl, each user once in a cohort": (A | {"sampling": "poisson"}, gaussian(2 * 10**0.5 / 8)),
+    "pfl, weights whose sum has no noise": (A | {"sampling": "poisson", "weighting": "token"}, INF),
     "pfl, random users": (A | {"user_sampler": "random", "noise_scale": 200.0}, gaussian(2 * 50 * 10**0.5 / 200)),
     "pfl, a scale on the noise": (
         A | {"noise_parameter": 80.0, "noise_scale": 0.1, "sampling": "fixed"}, gaussian(2 * 10**0.5 / 8)),
@@ -152,6 +171,13 @@ OTHERS = {
     "jax_privacy, truncated Poisson batches": (
         {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 4,
          "batch_selection_strategy": "poisson", "truncated_batch_size": 10}, gaussian(2 * 2 / 8)),
+    "a script, a multiplier and a smaller deviation": (
+        {"noise_multiplier": 2.0, "noise_std": 1.0, "clip": 2.0, "rounds": 1}, gaussian(2 / 0.5)),
+    "a script, rounds of unknown length": (
+        {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_clients": 100, "num_rounds": 4}, INF),
+    "jax_privacy, bands by another name": (
+        {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "iterations": 4,
+         "bands": 2}, gaussian(2 * 13**0.5 / 8)),
     "a script, epochs of unknown length": (
         {"noise_multiplier": 9.0, "clip_norm": 1.0, "batch_size": 10, "num_epochs": 4}, INF),
     "a script, epochs of a client's unknown records": (

@@ -88,6 +88,9 @@ THIRD = {
     # Flower
     "flower, adaptive, a round": (
         A, lambda: one_adaptive_round(clients=10, noise=60.0, count_std=40.0, rate=0.05, quantile=0.5), 2.5),
+    "flower, adaptive by its first clip norm": (
+        {"noise_multiplier": 1.0, "num_sampled_clients": 20, "initial_clipping_norm": 0.1},
+        lambda: one_adaptive_round(clients=20, noise=1.0, count_std=1.0, rate=0.2, quantile=0.5), 1.1),
     "flower, adaptive by its defaults": (
         {"class": "DifferentialPrivacyClientSideAdaptiveClipping", "noise_multiplier": 1.0, "num_sampled_clients": 20,
          "clipping_norm": 0.1},
