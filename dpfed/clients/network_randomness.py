@@ -115,7 +115,7 @@ def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) ->
     module = module if training else module.eval()
     seen = DrawRecorder()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), seen:
-        module(inputs[:2].cpu())
+        module(inputs[:2].cpu().clone())
     return seen.any
 
 

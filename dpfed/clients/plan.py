@@ -231,7 +231,7 @@ def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
     some, weights = inputs[:2], model.initial(0)
     try:
         with torch.no_grad():
-            as_it_is = model.bind(weights.clone()).eval()(some)
+            as_it_is = model.bind(weights.clone()).eval()(some.clone())
             turned = model.bind(weights).eval()(some.clone(memory_format=torch.channels_last))
     except Exception:  # a user's network may raise any exception for another layout
         return False

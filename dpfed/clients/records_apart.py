@@ -223,11 +223,11 @@ class _Trial:
         self._calls.clear()
         found: Tensor | None = None
         if gradients:
-            found = self._records(inputs, targets, self._random_draws(fixed, len(inputs)))
+            found = self._records(inputs.clone(), targets, self._random_draws(fixed, len(inputs)))
         if not gradients or self._by != "hooks":  # the calls of a whole batch show which layer mixes its records
             self._calls.clear()
             with torch.no_grad(), self._random_draws(fixed, len(inputs)):
-                self._module(inputs)
+                self._module(inputs.clone())
         calls = [(name, _rows_of(given, len(inputs)), _rows_of(made, len(inputs))) for name, given, made in self._calls]
         outputs = calls[-1][2]
         assert outputs is not None

@@ -210,8 +210,8 @@ class FlatModel:
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 module = self.bind(self.initial(0))
-                module(inputs)
-                module.eval()(inputs)
+                module(inputs.clone())
+                module.eval()(inputs.clone())
         except Exception:  # a user's network may raise any exception
             return False
         return True

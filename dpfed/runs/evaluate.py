@@ -179,12 +179,13 @@ def evaluate(
     """Return the results of weights [d] on inputs [n, ...] with labels or numeric targets [n, ...].
 
     Samples are evaluated 1000 at a time, but images on a CPU 100 at a time, so that activations fit into its cache.
-    Evaluation uses a copy of the weights: a forward pass that writes to its parameters (an embedding with max_norm)
-    leaves `weights` unchanged. A GPU computes in float32, too: torch's convolutions there are in TF32 by default, which
-    an audit on a CPU cannot repeat.
+    Evaluation uses copies: a forward pass that writes to its parameters (an embedding with max_norm) or its inputs, and
+    a metric that writes to its targets, leave all arguments unchanged. A GPU computes in float32, too: torch's
+    convolutions there are in TF32 by default, which an audit on a CPU cannot repeat.
     """
-    weights = weights.clone()
+    weights, labels = weights.clone(), labels.clone()
     turned = takes_channels_last(model, inputs)
+    layout = torch.channels_last if turned else torch.preserve_format
     batch = 100 if turned else 1000
     correct = loss = 0.0
     counted = 0
@@ -192,7 +193,7 @@ def evaluate(
     with tf32(False, inputs.device):
         for start in range(0, len(labels), batch):
             rows = inputs[start : start + batch]
-            made = model.forward(weights, rows.clone(memory_format=torch.channels_last) if turned else rows)
+            made = model.forward(weights, rows.clone(memory_format=layout))
             expected = labels[start : start + batch]
             if objective.has_accuracy:
                 found = objective.accuracies(made, expected)
@@ -229,7 +230,7 @@ def objective_of(
     chosen = custom_loss(loss) if loss is not None else _configured_loss(config, dataset)
     of_classes = dataset.classes is not None and chosen.name in (CROSS_ENTROPY.name, OWN)
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
-    inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))
+    inputs, targets = (torch.from_numpy(half[:2].copy()) for half in (dataset.test_inputs, dataset.test_labels))
     outputs = models.check_outputs(config.model.name, model, inputs, form)
     with errors_of_user_code(f"model={config.model.name!r}: fails on {len(inputs)} test samples"):
         drawn = draws_random_numbers(model, inputs, training=False)
