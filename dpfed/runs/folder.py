@@ -263,14 +263,17 @@ class RunFolder:
             self._append_lines(self._canaries, *record.canaries)
         self._append_lines(self._metrics, line)
 
-    def metrics_lines(self, before_round: int) -> list[MetricsLine]:
-        """Return the lines of metrics.jsonl up to round `before_round`, inclusive.
+    def metrics_lines(self, last: int) -> list[MetricsLine]:
+        """Return the lines of metrics.jsonl up to round `last`.
 
-        Lines of later rounds are removed from metrics.jsonl, diagnostics.jsonl and canaries.jsonl.
+        Lines of later rounds are removed from metrics.jsonl, diagnostics.jsonl and canaries.jsonl; of the other files
+        also those of round `last`, if its line in metrics.jsonl, which is written after them, is missing.
         """
-        self._drop_lines_after(before_round, self._diagnostics, RoundRecord)
-        self._drop_lines_after(before_round, self._canaries, CanaryLine)
-        return self._drop_lines_after(before_round, self._metrics, MetricsLine)
+        found = self._drop_lines_after(last, self._metrics, MetricsLine)
+        complete = last if found and found[-1].round == last else last - 1
+        self._drop_lines_after(complete, self._diagnostics, RoundRecord)
+        self._drop_lines_after(complete, self._canaries, CanaryLine)
+        return found
 
     def _drop_lines_after(self, last: int, file: Path, kind: type[RoundLineKind]) -> list[RoundLineKind]:
         """Return the lines of a file up to round `last`; remove later lines, and an incomplete line, from the file."""

@@ -155,8 +155,10 @@ class Run:
         self._folder, self._on_round, self._binding = folder, on_round, binding
         privacy_target = experiment.privacy_target
         self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
-        self._lines = folder.metrics_lines(before_round=saved.state.round - 1)
-        self._shown, self._files = len(self._lines), FileWriter(beside=experiment.device.type != "cpu")
+        self._lines = folder.metrics_lines(saved.state.round)
+        written = bool(self._lines) and self._lines[-1].round == saved.state.round
+        # The line of the last round is shown again: the process may have ended before.
+        self._shown, self._files = len(self._lines) - written, FileWriter(beside=experiment.device.type != "cpu")
         self._spent = spending_account(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._mask_entropy: int | None = 0
@@ -168,8 +170,10 @@ class Run:
             assert isinstance(privacy_target, PrivacyTarget)
             rounds, spare = experiment.config.federation.rounds, experiment.config.run.spare_rounds
             self._book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds, spare=spare)
-        if (found := saved.report) is not None:  # a crash may have prevented these lines
-            self._write_report(lambda: found, self._epsilon_after(None))
+        if (found := saved.report) is not None:
+            self._uplink, self._mask_entropy = found.uplink, found.mask_entropy
+            if not written:  # a crash prevented these lines
+                self._write_report(lambda: found, self._epsilon_after(None))
         scheduled = experiment.method.sampler.law.is_schedule
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
             # A round of a participation schedule is not repeated with new noise; it has no result and remains charged.

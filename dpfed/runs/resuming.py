@@ -134,8 +134,9 @@ def require_same_rounds(
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"
-    if specification.follows_rounds is not None:
-        raise RunError(f"{said} {specification.follows_rounds} follows from it. Start a new run.")
+    follows = "the round of each canary" if config.audit.canaries else specification.follows_rounds
+    if follows is not None:
+        raise RunError(f"{said} {follows} follows from it. Start a new run.")
     if config.local.schedule in ("cosine", "linear"):
         raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
     if privacy_target is None:

@@ -60,6 +60,13 @@ def test_a_run_that_is_being_prolonged_has_no_statement(tmp_path):
     federation.run(longer, tmp_path / "run", resume=True, stop=lambda: True)  # a finished run keeps its own
 
 
+def test_the_score_of_the_last_round_stays_written(tmp_path):
+    """It became null in metrics.jsonl, since round 3 is no longer the last one."""
+    lines = prolonged(tmp_path / "run", "fedavg-digits", 3, 5, "run.evaluate_every=10").metrics
+    assert [line["round"] for line in lines if line["test_accuracy"] is not None] == [3, 5]
+    assert len((tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()) == 5
+
+
 @pytest.mark.slow
 def test_the_budget_ends_a_prolonged_run(tmp_path):
     settings = ("privacy.noise_multiplier=2.0", "privacy.epsilon=2.0")
@@ -81,6 +88,7 @@ def test_the_budget_ends_a_prolonged_run(tmp_path):
             r"not built for \[local.record\]",
         ),
         ("fedsparsify-digits", (), "sparsity of fedsparsify follows from it"),
+        ("dp-fedavg-digits", (*BUDGET, "audit.canaries=6"), "round of each canary follows from it"),
     ],
 )
 def test_what_would_be_another_run_is_refused_and_stays_as_it_was(tmp_path, preset, settings, reason):
