@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from accounting.errors import LedgerError
 from accounting.ledger import Ledger
 from accounting.ledger.project import ProjectLedger
+from dpfed.runs.protection import SUM_MAY_BE_SEEN
 
 
 class Violation(Exception):
@@ -110,11 +111,11 @@ def checkpoint_of(folder: Path) -> Saved | None:
 
 
 def charges_of(ledger: Path, project: Path | None) -> Counter[int]:
-    """Return the completely written lines by round, including aborted rounds.
+    """Return the completely written lines by round, including aborted rounds, but not notes on repeated ones.
 
     A line with a nonce counts only if the project has this nonce; otherwise nothing was released."""
     paid = {one.get("nonce") for one in _whole_lines(project)} if project is not None else set()
-    own = _whole_lines(ledger)
+    own = [one for one in _whole_lines(ledger) if one.get("reason") != SUM_MAY_BE_SEEN]
     return Counter(one["round"] for one in own if "nonce" not in one or one["nonce"] in paid)
 
 
