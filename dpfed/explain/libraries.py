@@ -169,6 +169,7 @@ def _opacus(settings: Settings) -> Explanation:
         )
     clients = read.population(*POPULATION)
     if clients != 1 and (clients or settings.keys() & {*COHORT, "fraction_train", "fraction_fit"}):
+        read.only_above = True  # a client may be drawn in few rounds
         few = "of all: batches of a client with few records may hold a record in every step"
         read.leave_open("records: of one client, or of all", (few, {"sampling": "all"}), ("of one client", {}))
     if microbatches and (batch is None or microbatches < batch):
@@ -259,7 +260,8 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         if value is None:
             read.missing.append(name)
     planned, sampled = rounds, ""
-    if sampler == "minimize_reuse" and cohort and population and cohort <= population:  # in turn, by a public list
+    in_turn = sampler == "minimize_reuse" and "num_silos" not in settings  # by one public list
+    if in_turn and cohort and population and cohort <= population:
         sampled = "--sampling cyclic "
         if not (read.banded or read.tree):  # their noise is over all rounds
             rounds = -(-(rounds or 1) * cohort // population)

@@ -58,6 +58,7 @@ DEVIATION = ("sigma", "noise_std", "noise_stddev", "stddev")
 NOISE = (
     "noise_multiplier", "sigma", "noise_scale", "central_noise_scale", "noise_parameter", "relative_noise_stddev",
 )  # fmt: skip
+_SIZES = {*NOISE, *DEVIATION}
 BANDS = ("num_bands", "bands", "min_separation", "bandwidth")
 RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
 DELTA = ("delta", "target_delta", "central_delta")
@@ -80,12 +81,18 @@ OTHER_MECHANISMS = {
         "the noise changes over rounds, and its smallest size is not stated"
     ),
     "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
+    "clipping_only": "no noise is added",
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
 """Patterns in names or values of settings for which nothing here bounds epsilon."""
 _LARGEST = 1e100
 """Largest size of a number of settings; the inverse of the smallest one above 0."""
 _OFF = (False, None, 0, "none", "off", "no", "false")
+_PARTS = "dp|differential_privacy|privacy|clipping|noise"
+_SWITCH = re.compile(
+    f"((use|enable|with|add|is)_)?({_PARTS}|private)(_enabled)?|enabled|((central_)?privacy_)?mechanism"
+)
+_DISABLING = re.compile(f"(disable|no|without)_({_PARTS})")
 
 NEIGHBOURS = Opening(
     name="neighbours: not stated",
@@ -202,7 +209,7 @@ class Read:
         given = {name: value for name in NOISE if (value := stated_number(self.settings, name)) is not None}
         if "noise_parameter" in given and "noise_scale" in given:  # of pfl, whose scale is a factor
             given["noise_parameter"] *= given.pop("noise_scale")
-        elif given.keys() == {"noise_scale"} and self.settings.keys() & {"epsilon", "central_epsilon"}:
+        elif given.keys() == {"noise_scale"} and any("epsilon" in name for name in self.settings):
             given.clear()  # of pfl, a factor on noise of unknown size
         if len(set(given.values())) > 1:
             names = ", ".join(f"{name}={value:g}" for name, value in given.items())
@@ -224,7 +231,10 @@ class Read:
     def _find_other_mechanisms(self) -> None:
         """Add what the settings name and this reader has no account of, and clipping of whole batches."""
         on = [pair for pair in self.settings.items() if pair[1] not in _OFF]
-        texts = [one.lower() for pair in on for one in pair if isinstance(one, str)]
+        off = [name for name, value in self.settings.items() if value in _OFF and value is not None]
+        if any(map(_SWITCH.fullmatch, off)) or any(_DISABLING.fullmatch(name) for name, _ in on):
+            self.unbounded.append("differential privacy, its noise or its clip norm is turned off")
+        texts = [str(one).lower() for pair in on for one in pair if isinstance(one, str | list)]
         texts = [text.replace("-", "_").replace(" ", "_") for text in texts if "://" not in text]
         if str(self.settings.get("norm_type")).lower() in ("inf", "infinity", "max"):
             texts.append("linf")
@@ -240,7 +250,7 @@ class Read:
         self.usual_count: float | None = None
         stated_twice = any(
             len({str(one) for name in names if (one := self.settings.get(name)) is not None}) > 1
-            for names in ((*POPULATION, *RECORDS), (*ROUNDS, *STEPS, *EPOCHS), BATCH, COHORT, NOISE, DELTA)
+            for names in ((*POPULATION, *RECORDS), (*ROUNDS, *STEPS, *EPOCHS), BATCH, COHORT, _SIZES, DELTA)
         )
         # no reading is a lower bound of what ran
         self.only_above = self.adaptive or self.banded or self.tree or stated_twice

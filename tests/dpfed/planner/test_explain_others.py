@@ -126,6 +126,12 @@ OTHERS = {
         gaussian(2 * 5 * 4 / 8),
     ),
     "tff, two numbers of rounds": (T | {"total_rounds": 16}, gaussian(2 * 4 / 4)),
+    "tff, turned off": (T | {"enable_dp": False}, INF),
+    "opacus, turned off by its example's flag": (P | {"disable_dp": True}, INF),
+    "pfl, a clip norm alone": (A | {"central_privacy_mechanism": "norm_clipping_only"}, INF),
+    "pfl, silos of unknown sizes in turn": (
+        A | {"user_sampler": "minimize_reuse", "num_silos": 3}, gaussian(2 * 50 * 10**0.5 / 8)),
+    "tff, tree in a list": (T | {"aggregators": ["tree_aggregation"]}, gaussian(28**0.5 * 2 / 4)),
     "tff, two cohorts": (
         T | {"cohort_size": 500, "num_rounds": 1, "noise_multiplier": 1.0, "sampling": "poisson", "secret": True},
         lambda: one_poisson_round(0.5, 1.0)),
@@ -227,6 +233,8 @@ def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
         (T | {"noise_multiplier": 0.3, "clients_per_round": 100, "num_rounds": 10, "sampling": "cyclic"},
          lambda: gaussian(1 / 0.6)),
         (T | {"population": 10**6}, lambda: poisson_rounds(5e-5, 8.0, 4)),
+        (T | {"noise_std": 0.1, "clip": 1.0}, lambda: gaussian(2 / 4)),
+        (P | {"steps": None, "local_epochs": 1, "rounds": 9, "cohort_size": 1}, lambda: poisson_rounds(0.1, 1.0, 10)),
         (F | {"noise_multiplier": 1.0}, gaussian_of_all),
         (F | {"noise_multiplier": 1.0, "fraction_train": 1.0}, gaussian_of_all),
     ],
