@@ -3,20 +3,25 @@
 Given their sizes, the cohorts of every sampler except schedules are uniformly random sets, independent over rounds. So
 
 - the number of clients that a cohort shares with the cohort `lag` rounds before is hypergeometric, given all earlier
-  rounds; these numbers are independent, and the distribution of their sum is the convolution of their distributions;
+  rounds; these numbers are independent, and the distribution of their sum, or of the sum of a function of each, is the
+  convolution of their distributions;
 - a client is drawn in each round independently, with probability size / clients; it is drawn k times or more with at
   most the probability of a binomial with the mean of these probabilities (Hoeffding 1956, Theorem 5, for k at least 1
   above the mean);
-- two cohorts of s clients are equal with probability 1 / C(clients, s).
+- a cohort of s clients equals one of m earlier cohorts of s clients with probability at most m / C(clients, s), given
+  all earlier rounds; with the sum a of these bounds, k rounds repeat a cohort with probability at most a^k / k!, by a
+  union bound over k rounds.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
@@ -87,33 +92,64 @@ def members_finding(
 
 
 def _repetition_problem(cohorts: Sequence[tuple[int, Ints]], clients: int, alpha: float) -> str | None:
-    """Return a problem if a cohort is repeated although this is improbable, by a union bound over pairs; else None."""
-    rounds_by_cohort: dict[bytes, list[int]] = defaultdict(list)
+    """Return a problem if cohorts of earlier rounds are repeated more often than by chance, else None."""
+    seen, again = set[bytes](), list[int]()
     for number, ids in cohorts:
-        rounds_by_cohort[ids.tobytes()].append(number)
-    pairs = max(len(cohorts) * (len(cohorts) - 1) / 2, 1)
-    for drawn, rounds in rounds_by_cohort.items():
-        size = len(np.frombuffer(drawn, dtype=cohorts[0][1].dtype))
-        if len(rounds) > 1 and math.log(pairs) - log_binomial_coefficients(clients, size) < math.log(alpha):
-            return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
+        again += [number] if ids.tobytes() in seen else []
+        seen.add(ids.tobytes())
+    if len(again) >= improbable_repetitions([len(ids) for _, ids in cohorts], clients, alpha):
+        return f"{rounds_text(again)}: the cohort is one of an earlier round, so cohorts are not drawn anew."
     return None
+
+
+def improbable_repetitions(sizes: Sequence[int], clients: int, alpha: float) -> int:
+    """Return the least number of rounds that repeat an earlier cohort with probability below alpha, by cohort sizes."""
+    earlier, mean = Counter[int](), 1e-300
+    for size, ways in zip(sizes, log_binomial_coefficients(clients, sizes), strict=True):
+        mean += min(1.0, earlier[size] * math.exp(-ways))
+        earlier[size] += 1
+    return next(k for k in itertools.count(1) if k * math.log(mean) - gammaln(k + 1) < math.log(alpha))
 
 
 def _overlap_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> str | None:
-    """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
+    """Return a problem if the overlaps of cohorts with earlier cohorts are not those of fresh draws, else None.
+
+    Two-sided tests of their total, and of the total of their `_spread_scores`, which finds clients that are drawn
+    together.
+    """
     sizes = [len(one) for one in cohorts]
     for lag in range(1, min(LAGS, len(cohorts) - 1) + 1):
         pairs = list(zip(cohorts, cohorts[lag:], strict=False))
-        shared = sum(len(np.intersect1d(*both, assume_unique=True)) for both in pairs)
-        first, mass = overlap_distribution(sizes, lag, clients)
-        p = two_sided_p_value(mass, shared - first)
-        if p < alpha / LAGS:
+        shared = [len(np.intersect1d(*both, assume_unique=True)) for both in pairs]
+        laws = overlap_distributions(sizes, lag, clients)
+        first, mass = distribution_of_total(laws)
+        p = two_sided_p_value(mass, sum(shared) - first)
+        if p < alpha / LAGS / 2:
             expected = sum(len(one) * len(other) / clients for one, other in pairs)
             return (
-                f"cohorts share {shared} clients with the cohorts {lag} rounds before, {expected:.1f} expected "
+                f"cohorts share {sum(shared)} clients with the cohorts {lag} rounds before, {expected:.1f} expected "
                 f"(p = {p:.2g}): cohorts are not drawn anew."
             )
+        spreads = [(0, np.bincount(_spread_scores(law, law[0] + np.arange(len(law[1]))), law[1])) for law in laws]
+        first, mass = distribution_of_total(spreads)
+        found = sum(int(_spread_scores(law, np.array([count]))[0]) for law, count in zip(laws, shared, strict=True))
+        p = two_sided_p_value(mass, found - first)
+        if p < alpha / LAGS / 2:
+            return (
+                f"the numbers of clients that cohorts share with the cohorts {lag} rounds before do not vary as those "
+                f"of independent cohorts (p = {p:.2g}): clients are drawn together, or cohorts are not drawn anew."
+            )
     return None
+
+
+def _spread_scores(law: tuple[int, Floats], overlaps: Ints) -> Ints:
+    """Return the squared distances of overlaps from the mean of their distribution, rounded to whole numbers; in units
+    of a quarter of the variance if that exceeds 1.
+    """
+    values = law[0] + np.arange(len(law[1]))
+    mean = float(values @ law[1])
+    unit = max(1.0, float((values - mean) ** 2 @ law[1]) / 4)
+    return np.asarray(((overlaps - round(mean)) ** 2 / unit).astype(np.int64))
 
 
 def _frequency_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> str | None:
@@ -128,13 +164,17 @@ def _frequency_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> s
     return None
 
 
-def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
-    """Return the distribution of the total number of clients that cohorts share with the cohorts `lag` rounds before.
+def overlap_distributions(sizes: Sequence[int], lag: int, clients: int) -> list[tuple[int, Floats]]:
+    """Return the distribution of the number of clients that each cohort shares with the cohort `lag` rounds before.
 
-    Returns (first, mass): mass has the probabilities of the values first, first + 1, ... Exact except for rounding:
-    1e-13 by convolutions, and 1e-9 of single values for a million clients.
+    Each is (first, mass): mass has the probabilities of the values first, first + 1, ... Exact except for rounding,
+    1e-9 of single values for a million clients.
     """
-    laws = [_overlap_of_two_cohorts(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
+    return [_overlap_of_two_cohorts(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
+
+
+def distribution_of_total(laws: Sequence[tuple[int, Floats]]) -> tuple[int, Floats]:
+    """Return the distribution (first, mass) of a sum of independent numbers; convolutions have an error of 1e-13."""
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
         paired = [convolution(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]

@@ -20,7 +20,7 @@ from dpfed.audit.evidence.cohort_distribution import (
     custom_sampler_draws_as_stated,
     sizes_follow_sampler,
 )
-from dpfed.audit.evidence.cohort_members import members_follow_sampler
+from dpfed.audit.evidence.cohort_members import improbable_repetitions, members_follow_sampler
 from dpfed.audit.evidence.conformance import least_epsilon
 from dpfed.audit.evidence.loop import LoopFiles, skipping_ignores_the_cohort
 from dpfed.audit.evidence.mask_evidence import coordinates_follow_public_data
@@ -99,7 +99,9 @@ def _members(files: RunFiles, alpha: float) -> str | None:
     mean = rounds * law.probability
     often = mean + (float(-ndtri(alpha / 6 / clients)) + _LIKELY) * math.sqrt(mean * (1 - law.probability))
     seldom = f", or a client drawn {math.ceil(often)} times in place of {mean:.1f}" if often <= rounds else ""
-    return f"a cohort that is drawn twice{seldom}"
+    again = improbable_repetitions([one.cohort for one in files.rounds], clients, alpha / 3)
+    repeated = "a cohort that is drawn twice" if again == 1 else f"{again} rounds with a cohort of an earlier one"
+    return f"{repeated}{seldom}" if again <= rounds else seldom.removeprefix(", or ") or None
 
 
 def _custom_draws(files: RunFiles, alpha: float) -> str | None:

@@ -42,7 +42,7 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
     exact = np.zeros(10)
     for a, b, c in itertools.product(*(subsets[k] for k in sizes)):
         exact[len(a & b) + len(b & c)] += 1 / (10 * 10 * 10)
-    first, mass = cohort_members.overlap_distribution(sizes, 1, clients)
+    first, mass = cohort_members.distribution_of_total(cohort_members.overlap_distributions(sizes, 1, clients))
     assert np.allclose(exact[first : first + len(mass)], mass, atol=1e-14)
     assert exact.sum() == pytest.approx(exact[first : first + len(mass)].sum())
 
@@ -74,17 +74,21 @@ def test_cohorts_that_are_not_drawn_anew_fail():
         "a period beyond the lags": lambda t: periodic[t % 9],
         "half kept": lambda t: np.union1d(kept[:15], 15 + generator.choice(985, 15, replace=False))[:30],
         "in turn": lambda t: np.arange(30 * t, 30 * t + 30) % 1000,
+        "in pairs": lambda t: np.add.outer([0, 500], generator.choice(500, 15, replace=False)).ravel(),
     }
     for name, draw in drawn.items():
-        rounds = 300 if name == "in turn" else 20
+        rounds = {"in turn": 300, "in pairs": 80}.get(name, 20)
         assert finding(1000, rounds, draw, 0.001)[0] is False, name
+    few = [generator.choice(20, 4, replace=False) for _ in range(50)]
+    assert finding(20, 60, lambda t: few[generator.integers(50)], 0.001)[0] is False  # 60 of 4,845 cohorts
     assert finding(1000, 300, lambda t: generator.choice(1000, 30, replace=False), 0.001)[0]
 
 
 def test_a_thousand_rounds_of_a_million_clients_take_seconds():
     generator = np.random.default_rng(5)
     assert finding(10**6, 40, lambda t: np.flatnonzero(generator.random(10**6) < 0.01), 1e-6)[0]
-    first, mass = cohort_members.overlap_distribution([10_000 + t % 90 for t in range(1000)], 1, 10**6)
+    laws = cohort_members.overlap_distributions([10_000 + t % 90 for t in range(1000)], 1, 10**6)
+    first, mass = cohort_members.distribution_of_total(laws)
     assert float(mass.sum()) == pytest.approx(1.0, abs=1e-7)
     mean = sum((10_000 + t % 90) * (10_000 + (t + 1) % 90) / 10**6 for t in range(999))
     assert float(((first + np.arange(len(mass))) * mass).sum()) == pytest.approx(mean, rel=1e-7)
