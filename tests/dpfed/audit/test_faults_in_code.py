@@ -130,6 +130,12 @@ def test_a_sum_that_goes_past_the_noise_into_a_rule_or_a_decoding_is_found(monke
     assert not follows(one)
 
 
+def test_a_clip_norm_that_follows_the_rows_without_a_charge_is_found(monkeypatch):
+    inside = "next_state", lambda self, state, now: replace(state, clip_norm=3.0 + now.tally.inside)
+    monkeypatch.setattr(Clip, *inside)
+    assert not follows(case("dp-fedavg").one_round)
+
+
 DRAWS = PrivateCoins._draw_samples
 
 
