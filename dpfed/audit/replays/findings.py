@@ -200,6 +200,7 @@ _STEPS = (
     ),
     ("noise is short", "Add noise of the stated standard deviation to every coordinate."),
     ("noise of consecutive calls", "Draw fresh noise in every call, or state the standard deviation of its sum."),
+    ("noise of its coordinates", "Draw noise for each coordinate by itself."),
     ("adds no noise", "Return the argument plus noise in every coordinate."),
     ("is beyond its bound", "Clip each row before it enters the sum."),
     ("is not the sum", "Add each clipped row once, with equal weight, and nothing else."),

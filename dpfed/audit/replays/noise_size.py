@@ -43,8 +43,9 @@ class NoiseSize:
         """Return what is wrong with the noise; "" if nothing was found. The calls are made in a fork of this process.
 
         The noise may be larger than stated. It fails if its mean square is more than six standard errors below the
-        stated one (8 standard errors are 0.8% of the deviation for vectors of at least 8 coordinates), if coordinates
-        stay without noise, or if consecutive calls are correlated.
+        stated one (8 standard errors are 0.8% of the deviation for vectors of at least 8 coordinates), or far below it
+        in one coordinate, if coordinates stay without noise, or if coordinates or consecutive calls are correlated.
+        Claim: noise as stated, independent over coordinates and calls, fails with probability at most about 1e-8.
         """
         here, there = Pipe(duplex=False)
 
@@ -74,7 +75,7 @@ class NoiseSize:
 
     def _result(self) -> str:
         entered = as_array(self.given).astype(np.float64).reshape(-1)
-        squares, fourths, products, calls = np.zeros(len(entered)), 0.0, 0.0, 0
+        squares, fourths, products, sums, zeros, calls = np.zeros(len(entered)), 0.0, 0.0, 0.0, 0, 0
         before: Floats | None = None
         late = time.monotonic() + _PART * _SECONDS
         for _ in range(min(_CALLS, max(8, _VALUES // max(1, len(entered))))):
@@ -82,24 +83,43 @@ class NoiseSize:
             squares += noise**2
             fourths += float((noise**4).sum())
             products += 0.0 if before is None else float(noise @ before)
+            sums += float(noise.sum()) ** 2
+            zeros += int((noise == 0).sum())
             before, calls = noise, calls + 1
             if calls >= 8 and calls * len(entered) >= _FEWEST_VALUES and time.monotonic() > late:
                 break
         silent = int(((squares == 0) & (entered != 0)).sum())
+        zeros -= calls * int((squares == 0).sum())
+        moved = max(int((squares > 0).sum()), 1)
         squares = squares[(squares > 0) | (entered != 0)]  # others may be outside a public mask
         count = max(calls * len(squares), 1)
         mean = float(squares.sum()) / count
         error = math.sqrt(max(fourths / count - mean**2, 0.0) / count)
-        if silent:
+        if silent and len(entered) * (zeros / moved / calls) ** calls < _ALPHA:  # whole numbers may all be 0
             return f"adds no noise to {silent} of {len(entered)} coordinates in {calls} calls"
+        together = sums / max(float(squares.sum()), 1e-300)
         correlation = products / max(float(squares.sum()), 1e-300)
-        if abs(correlation) * float(squares.sum()) > _ERRORS * float(np.linalg.norm(squares)) / math.sqrt(calls) * (
-            1 + 1e-9
-        ):
+        limit = _ERRORS * float(np.linalg.norm(squares)) * math.sqrt(max(together, 1.0) / calls) * (1 + 1e-9)
+        if abs(correlation) * float(squares.sum()) > limit:
             return f"noise of consecutive calls is correlated ({correlation:.2f} in {count:,} values)"
+        # Fourth moment over the squared variance. The variance of the squared sum follows, as of chi-square (Laurent
+        # and Massart 2000, Lemma 1).
+        kurtosis, room = fourths / count / max(mean**2, 1e-300), -math.log(_ALPHA)
+        room *= (1 + max(kurtosis - 3, 0.0) / 2 / max(len(squares), 1)) / calls
+        if len(squares) > 1 and not abs(together - 1) <= 2 * math.sqrt(room) + 2 * room:
+            return f"noise of its coordinates is correlated: their sum has {together:.2g} times the variance"
         if not mean + _ERRORS * error >= self.std**2:
             return (
                 f"noise is short: standard deviation {math.sqrt(mean):.4g} in {count:,} values, {self.std:.4g} stated"
+            )
+        # A mean of n squares is below 1 - u of its expectation with probability at most exp(-n u^2 / (2 kurtosis)).
+        lowest = 1 - math.sqrt(2 * kurtosis * math.log(max(len(squares), 1) / _ALPHA) / calls)
+        short = squares / calls < max(lowest, 0.0) * self.std**2
+        if short.any():
+            least = math.sqrt(float(squares.min()) / calls)
+            return (
+                f"noise is short in {int(short.sum())} of {len(entered)} coordinates: standard deviation {least:.4g} "
+                f"in {calls:,} calls, {self.std:.4g} stated"
             )
         return ""
 
