@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -183,6 +184,7 @@ class ClientLevel:
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: UpdateForm | None = None
         self._step: Step | None = None
+        self._taking = threading.Lock()
         self._state: ServerState | None = None
         self._account: EqualRounds | None = None
         self._began = time.monotonic()
@@ -278,8 +280,9 @@ class ClientLevel:
                 "ClientLevel.release: updates belong to a step, which draws their cohort. Use `for step in "
                 "private.rounds(): step.release(updates)`."
             )
-        self._require_open_step(step)
-        self._step = None  # neither the code that yields updates nor another thread can release this step meanwhile
+        with self._taking:  # neither the code that yields updates nor another thread can release this step meanwhile
+            self._require_open_step(step)
+            self._step = None
         try:
             return self._release_updates(step, updates)
         except BaseException:

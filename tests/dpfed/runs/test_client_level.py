@@ -1,7 +1,10 @@
 """`dpfed.ClientLevel`: what is released is what is charged, whoever trains, in whatever form updates come."""
 
 import itertools
+import threading
+import time
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -12,6 +15,7 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from accounting import Aborted, Composed, Ledger, Release, guarantee
+from dpfed import ClientLevel
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
@@ -226,6 +230,24 @@ def test_what_makes_the_updates_cannot_release_the_step_too(tmp_path):
     refused(RunError, "is over, or another round has begun", lambda: step.release(updates()))
     step.release(rows(step))
     assert len(Ledger.read(private.ledger).releases) == 1
+
+
+def test_of_two_threads_one_releases_a_step(tmp_path, monkeypatch):
+    """Both passed the check, and one line stood for two releases with noise of their own."""
+    private, found, checked = level(tmp_path), [], ClientLevel._require_open_step
+    step = next(private.rounds())
+    monkeypatch.setattr(ClientLevel, "_require_open_step", lambda *given: [checked(*given), time.sleep(0.05)])
+
+    def release():
+        with suppress(RunError):
+            found.append(step.release(rows(step)))
+
+    threads = [threading.Thread(target=release) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(found) == len(Ledger.read(private.ledger).releases) == 1
 
 
 def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
