@@ -21,6 +21,7 @@ from dpfed.explain.reading import (
     FEDERATED_ROUNDS,
     NEIGHBOURS,
     NOISE,
+    PASS,
     POPULATION,
     RECORD_CLIP,
     RECORDS,
@@ -101,12 +102,12 @@ def _opacus(settings: Settings) -> Explanation:
         raise ConfigError(f"sample_rate={rate:g}: must be above 0 and at most 1.")
     if rate is not None and batch is None:
         records = records or _MANY
-    least = batch  # of two stated sizes of a batch: an epoch has more of the smaller ones
+    least = read.population(*BATCH)  # of two stated sizes of a batch: an epoch has more of the smaller ones
     if rate is not None and records:
         if batch and not math.isclose(rate, batch / records, rel_tol=0.05):
             read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
         sizes = (batch or records, max(1, math.floor(rate * records))), (batch or 1, math.ceil(rate * records))
-        least, batch = min(sizes[0]), min(max(sizes[1]), records)
+        least, batch = min(least or records, *sizes[0]), min(max(sizes[1]), records)
     poisson = settings.get("poisson_sampling")
     shuffled = poisson is False and settings.get("shuffle") is True
     rounds = largest_count(settings, *ROUNDS)
@@ -114,11 +115,12 @@ def _opacus(settings: Settings) -> Explanation:
     steps = None if steps is None else steps * (rounds or 1)
     epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, *LOCAL_EPOCHS))
     epochs = None if epochs is None else epochs * (rounds or 1)
-    passes = epochs * -(-records // least) if epochs and records and least else None
+    known_pass = largest_count(settings, *PASS)  # may be more steps than batches of all records
+    passes = epochs * max(-(-records // least), known_pass or 1) if epochs and records and least else None
     accumulated = count(settings, *ACCUMULATED)
     dropped = steps  # number of batches if the last, smaller one of an epoch is dropped
     if passes and epochs and records and least and (steps is None or passes > steps):
-        dropped = max(epochs * max(records // least, 1), steps or 0)
+        dropped = max(epochs * max(records // least, known_pass or 1), steps or 0)
         steps = dropped if settings.get("drop_last") is True else passes
     if steps is None and rounds and epochs is None:
         read.unbounded.append(_UNKNOWN_ROUNDS)
@@ -206,7 +208,7 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     read = Read(settings, "record" if records else "client")
     population = read.population(*(RECORDS if records else POPULATION))
     cohort = largest_count(settings, *COHORT) or largest_count(settings, *BATCH)
-    stated_batch, accumulated = cohort, count(settings, *ACCUMULATED) or 1
+    stated_batch, accumulated = read.population(*BATCH), count(settings, *ACCUMULATED) or 1
     if records and cohort:  # a batch of jax_privacy's Keras models is one part of a step's
         cohort *= accumulated
     if cohort and population and (rate := stated_number(settings, "sampling_prob", *RATE)):
@@ -229,6 +231,7 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     if records:  # epochs of a run, or epochs or steps of a round
         epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, *LOCAL_EPOCHS))
         batches = -(-population // stated_batch) if epochs and population and stated_batch else None
+        batches = max(batches, largest_count(settings, *PASS) or 1) if batches else None
         if epochs and batches is None:
             read.unbounded.append(_UNKNOWN_STEPS)
         local = count(settings, *LOCAL_STEPS)

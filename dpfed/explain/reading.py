@@ -38,8 +38,9 @@ STEPS = (
 EPOCHS = ("epochs", "num_epochs", "n_epochs", "num_train_epochs")
 BATCH = (
     "batch_size", "expected_batch_size", "train_batch_size", "per_device_train_batch_size", "lot_size",
-    "logical_batch_size",
+    "logical_batch_size", "virtual_batch_size",
 )  # fmt: skip
+PASS = ("steps_per_epoch", "batches_per_epoch")
 COHORT = (
     "num_sampled_clients", "clients_per_round", "expected_clients_per_round", "cohort_size", "cohort",
     "client_num_per_round",
@@ -69,6 +70,7 @@ _MATRIX, _TREE = (
 _ADAPTIVE = "|".join(
     ("adaptive|adaclip|clipped_?quantile|clipping_norm_quantile|initial_(clip|l2)|clip_norm_lr", *COUNT_NOISE)
 )
+_AGAIN = "units are drawn with replacement, so one may be many times in a batch"
 _ALONE = "{} is clipped alone, so the norm of an update grows with their number"
 OTHER_MECHANISMS = {
     "laplac": "Laplace noise on L2-clipped updates has no bound",
@@ -80,7 +82,8 @@ OTHER_MECHANISMS = {
     "noise_?(schedul|decay|gamma|anneal)|(exponential|step|lambda)_?noise|sigma_?decay": (
         "the noise changes over rounds, and its smallest size is not stated"
     ),
-    "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
+    "quantiz|qsgd|terngrad|rand_?k(?![a-z])": "updates may be lengthened by an unknown amount after the clip",
+    "^with_?replacement": _AGAIN,
     "clipping_only": "no noise is added",
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
@@ -258,10 +261,10 @@ class Read:
         if self.adaptive and any(name in self.settings for name in DEVIATION):
             self.unbounded.append("noise of a fixed size on updates whose clip norm moves")
         for name in ("per_sample", "per_sample_clip", "per_example", "per_sample_gradients"):
-            if self.settings.get(name) is False:
+            if self.settings.get(name, True) in _OFF:
                 self.unbounded.append("gradients of whole batches are clipped, not those of records")
-        if self.settings.get("replacement") is True or self.settings.get("replace") is True:
-            self.unbounded.append("units are drawn with replacement, so one may be many times in a batch")
+        if True in (self.settings.get("replacement"), self.settings.get("replace")):
+            self.unbounded.append(_AGAIN)
 
     def least_replies(self, cohort: int | None) -> int | None:
         """Return the smallest number of replies below the cohort that the settings allow; None without one."""
@@ -351,7 +354,7 @@ class Read:
         return found[0][1]
 
     def population(self, *names: str) -> int | None:
-        """Return the smallest number of units with one of these names, None if it is missing."""
+        """Return the smallest number with one of these names, None if it is missing."""
         return min((one for name in names if (one := count(self.settings, name)) is not None), default=None)
 
     def sampler(self, cohort: int | None, population: int | None, *kinds: tuple[str, str]) -> None:

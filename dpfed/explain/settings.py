@@ -82,5 +82,5 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
                     f"{inner}: has two values, {found[inner]!r} and {one!r}, in different tables. Explain one table at "
                     "a time."
                 )
-            found[inner] = one
+            found[inner] = {"true": True, "false": False}.get(one.lower(), one) if isinstance(one, str) else one
     return found
