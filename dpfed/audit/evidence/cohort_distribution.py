@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -110,7 +111,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     if isinstance(law, BallsAndBins) and law.turns_follow_ids:
         of_lane = np.bincount(law.public_turns(who.clients, who.ids), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
-    chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
+    chances = two_sided_chances(sized, sizes)
     worst = int(np.argmin(chances))
     words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; the least likely is "
     words += f"round {worst + 1} with {sizes[worst]} (p = {chances[worst]:.2g})"
@@ -181,9 +182,7 @@ def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha:
     )
     none_drawn = float(law.mass[0]) if law.smallest_size == 0 else 0.0
     empty = sizes.count(0)
-    p_empty = min(
-        1.0, 2 * float(min(binom.cdf(empty, len(sizes), none_drawn), binom.sf(empty - 1, len(sizes), none_drawn)))
-    )
+    p_empty = float(two_sided_chances(binom(len(sizes), none_drawn), empty))
     detail = (
         f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), at a mean "
         f"distance of {distances.mean():.1f} from the expected {centre} (p = {p_spread:.2g}); {empty} of them are "
@@ -196,6 +195,11 @@ def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha:
     if p_empty < alpha / 3:
         return False, detail + f"the number of empty cohorts contradicts Poisson sampling. {false_alarm_text(alpha)}"
     return True, detail + "consistent with Poisson sampling."
+
+
+def two_sided_chances(law: Any, counts: ArrayLike) -> Floats:
+    """Return the two-sided p-values of counts with a distribution `law` of scipy: twice the smaller tail, at most 1."""
+    return np.asarray(np.minimum(2 * np.minimum(law.cdf(counts), law.sf(np.asarray(counts) - 1)), 1.0))
 
 
 def two_sided_p_value(mass: Floats, observed: int) -> float:

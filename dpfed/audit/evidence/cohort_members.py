@@ -31,6 +31,7 @@ from dpfed.audit.evidence.cohort_distribution import (
     cohorts_by_round,
     convolution,
     log_binomial_coefficients,
+    two_sided_chances,
     two_sided_p_value,
 )
 from dpfed.audit.evidence.run_files import RunFiles
@@ -130,7 +131,8 @@ def _overlap_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> str
                 f"cohorts share {sum(shared)} clients with the cohorts {lag} rounds before, {expected:.1f} expected "
                 f"(p = {p:.2g}): cohorts are not drawn anew."
             )
-        spreads = [(0, np.bincount(_spread_scores(law, law[0] + np.arange(len(law[1]))), law[1])) for law in laws]
+        scores = [_spread_scores(law, law[0] + np.arange(len(law[1]))) for law in laws]
+        spreads = [(0, np.bincount(one, law[1]).astype(float)) for one, law in zip(scores, laws, strict=True)]
         first, mass = distribution_of_total(spreads)
         found = sum(int(_spread_scores(law, np.array([count]))[0]) for law, count in zip(laws, shared, strict=True))
         p = two_sided_p_value(mass, found - first)
@@ -181,7 +183,7 @@ def distribution_of_total(laws: Sequence[tuple[int, Floats]]) -> tuple[int, Floa
         masses = paired + masses[len(paired) * 2 :]
         trimmed = [_without_negligible_ends(mass) for mass in masses]
         first, masses = first + sum(shift for shift, _ in trimmed), [mass for _, mass in trimmed]
-    return first, masses[0] if masses else np.ones(1)
+    return first, masses[0]
 
 
 def _overlap_of_two_cohorts(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
@@ -262,7 +264,7 @@ def _balls_and_bins_finding(
     if law.secret_lanes and whole:
         alpha /= 3
         sizes, of_lane = np.bincount(lane_of, minlength=law.lanes), binom(clients, 1 / law.lanes)
-        chances = np.minimum(2 * np.minimum(of_lane.cdf(sizes), of_lane.sf(sizes - 1)), 1.0)
+        chances = two_sided_chances(of_lane, sizes)
         worst = int(chances.argmin())
         if chances[worst] < alpha / law.lanes:
             return False, (
@@ -279,8 +281,7 @@ def _balls_and_bins_finding(
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:
         same = sum(len(np.intersect1d(a, b, assume_unique=True)) for a, b in zip(one, two, strict=True))
-        chance = binom(clients, law.lanes / law.bins)
-        p = min(2 * min(float(chance.cdf(same)), float(chance.sf(same - 1))), 1.0)
+        p = float(two_sided_chances(binom(clients, law.lanes / law.bins), same))
         if p < alpha / len(pairs):
             return False, (
                 f"{same} clients have an equal place in two epochs, {clients * law.lanes / law.bins:.1f} are "
