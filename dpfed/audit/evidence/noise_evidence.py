@@ -15,6 +15,7 @@ from scipy.stats import chi2, skellam
 from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.diagnostics.watch import CORRELATION_ERROR, bin_count
@@ -248,6 +249,8 @@ def _noise_of_count(files: RunFiles, number: int, quantile: float, rate: float) 
     std = files.releases[number].detail.get("count_noise_std") if number in files.releases else None
     if not isinstance(std, float) or not std > 0 or not after:
         raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
+    if not SMALLEST_CLIP < after < LARGEST_CLIP:
+        raise Unavailable(f"round {number}: the clip norm is at a limit of its range, and no noise follows from it.")
     fraction = quantile - (math.log(after) - math.log(files.clip_norm_before(number))) / rate
     centred = (fraction - 0.5) * files.sampler.expected
     return (centred - (facts.counted / 2 - facts.clipped)) / std

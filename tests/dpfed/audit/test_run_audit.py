@@ -108,6 +108,15 @@ def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     _check_second_opinion(record, best, gaussian='"kind":"gaussian"' in lines)
 
 
+def test_a_clip_norm_at_its_limits_shows_no_noise(tmp_path):
+    """An honest run failed: the limit was taken for the noise."""
+    clipped = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=100.0", "federation.cohort=1")
+    found = audit_run(run_folders.run(tmp_path / "run", *clipped), confidence=SURE)
+    assert found.verdict != "fail"
+    (row,) = [one for one in found.checks if one.name == "counts are noised"]
+    assert "at a limit of its range" in row.detail
+
+
 def _check_second_opinion(record, best, *, gaussian):
     """Gaussian runs have one, no smaller than our best account, another upper bound; others say why not."""
     said = [note for note in record["notes"] if "second opinion" in note]
