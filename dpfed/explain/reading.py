@@ -192,15 +192,17 @@ class Read:
     def _clip_norm(self) -> float | None:
         """Return the clip norm; of a list, one for each layer, the norm of all, with the opening of its noise."""
         given = next((one for name in CLIP if isinstance(one := self.settings.get(name), list) and one), None)
+        numbers = {name: one for name in CLIP if not isinstance(one := self.settings.get(name), list)}
+        stated = [one for name in numbers if (one := stated_number(numbers, name)) is not None]
         if given is None:
-            return max((one for name in CLIP if (one := stated_number(self.settings, name)) is not None), default=None)
+            return max(stated, default=None)
         layers = [stated_number({"clip": one}, "clip") or 0.0 for one in given]
         self.leave_open(
             "clip norms of layers: noise over each one, or over the norm of all",
             ("each layer has noise over its own clip norm", {"noise_multiplier": len(layers) ** -0.5}),
             ("all layers have noise over the norm of all clip norms", {}),
         )
-        return math.hypot(*layers)
+        return max([math.hypot(*layers), *stated])
 
     def leave_open(self, name: str, *changes: Change) -> None:
         """Add an opening with these readings, the worst for privacy first."""

@@ -134,6 +134,8 @@ OTHERS = {
     "tff, weights, as a word": (T | {"weighted": "true", "noise_multiplier": 90.0}, gaussian(2 * 100 / 90)),
     "tff, random coordinates": (T | {"compression": "randk"}, INF),
     "a script, units drawn again": (T | {"sampling": "with_replacement"}, INF),
+    "opacus, a clip norm beside those of layers": (
+        {"sigma": 1.0, "max_grad_norm": [0.5, 0.5], "clip_norm": 5.0, "steps": 1}, gaussian(2 * 5 * 2**0.5)),
     "tff, turned off": (T | {"enable_dp": False}, INF),
     "opacus, turned off by its example's flag": (P | {"disable_dp": True}, INF),
     "pfl, a clip norm alone": (A | {"central_privacy_mechanism": "norm_clipping_only"}, INF),
