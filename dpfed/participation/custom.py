@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrc
+from scipy.special import bdtr, bdtrc, gammaln
 
 from accounting.arrays import Floats, Ints
 from accounting.cohorts import Draws
@@ -146,22 +146,26 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
     binomial tests: the number of rounds of each client and
     of blocks of 2, 4, 8, ... neighbouring ids; rounds that neighbouring ids have in common; rounds with at
     most each size (fixed: every size is the cohort); clients in both of two rounds 1 to 5 rounds apart, each client by
-    itself and all together, over disjoint pairs of rounds; equal cohorts from two seeds. Under fixed, sums over clients
-    are hypergeometric, with lighter tails (Hoeffding 1963, Theorem 4).
+    itself and all together, over disjoint pairs of rounds; pairs of consecutive rounds with at most each number of
+    clients in common, which finds clients that are drawn together; equal cohorts from two seeds. Under fixed,
+    sums over clients are hypergeometric, with lighter tails (Hoeffding 1963, Theorem 4).
     """
     if who.clients > _MOST_CLIENTS:
         who = who.sampler.cohorts(_MOST_CLIENTS, max(round(who.expected * _MOST_CLIENTS / who.clients), 1))
     n, q, cohort, fixed = who.clients, who.law.probability, int(who.expected), who.law.fixed_size
-    alpha = FALSE_ALARM / (4 + 2 * len(_LAGS))
+    alpha = FALSE_ALARM / (5 + 2 * len(_LAGS))
     counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(ROUNDS, np.int64)
     again = {lag: np.zeros(n, dtype=np.int64) for lag in _LAGS}
     before: deque[NDArray[np.bool_]] = deque(maxlen=max(_LAGS))
+    shared = np.zeros(ROUNDS // 2, dtype=np.int64)
     for number in range(ROUNDS):
         present = np.zeros(n, dtype=bool)
         present[who.sample(randomness, number)] = True
         sizes[number] = present.sum()
         counts += present
         neighbours += present & np.roll(present, -1)
+        if number % 2:
+            shared[number // 2] = (present & before[-1]).sum()
         for lag in _LAGS:
             if number % (2 * lag) >= lag:
                 again[lag] += present & before[-lag]
@@ -203,6 +207,14 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
                     f"{who_is_it} {found[place]} times in both of two rounds {lag} apart; {trials * q * q:.1f} times "
                     "are expected. Draws depend on earlier ones."
                 )
+    common = np.cumsum(np.exp(_log_ways(cohort, most) + _log_ways(n - cohort, cohort - most) - _log_ways(n, cohort)))
+    expected = np.minimum(common, 1.0) if fixed else bdtr(most, n, q * q)
+    place, chance = _least_likely(np.searchsorted(np.sort(shared), most, side="right"), len(shared), expected)
+    if chance < alpha:
+        return (
+            f"{(shared <= place).sum()} of {len(shared)} cohorts have at most {place} clients of the cohort before; "
+            f"{len(shared) * expected[place]:.0f} are expected. Clients are drawn together, or depend on earlier draws."
+        )
     equal = 0
     for number in range(_TWICE):
         one, other = (who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2))
@@ -213,6 +225,11 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
             f"{equal} of {_TWICE} cohorts are equal if its generator has another seed: all who have the code know them."
         )
     return None
+
+
+def _log_ways(n: int, k: Ints | int) -> Floats:
+    """Return log C(n, k); -infinity if there is no way."""
+    return np.asarray(gammaln(n + 1) - gammaln(np.asarray(k) + 1) - gammaln(n - np.asarray(k) + 1))
 
 
 def _least_likely(counts: Ints, trials: int | Ints, probability: float | Floats) -> tuple[int, float]:

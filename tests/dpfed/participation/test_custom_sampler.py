@@ -100,6 +100,13 @@ def test_planted_faults_are_found(draw, distribution, found):
     assert found in problem(draw, distribution)
 
 
+def test_clients_that_are_drawn_together_are_found_wherever_their_ids_are():
+    def halves(clients, cohort, generator, number):
+        return np.add.outer([0, clients // 2], generator.choice(clients // 2, cohort // 2, replace=False)).ravel()
+
+    assert "Clients are drawn together" in problem(halves, "fixed", clients=200, cohort=20)
+
+
 @pytest.fixture
 def named():
     """Registered samplers, forgotten afterwards."""
