@@ -234,6 +234,13 @@ def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account(
     assert all(any("secret cohort size" in note for note in row.notes) for row in poissons)
 
 
+@pytest.mark.parametrize("cap", [None, pytest.param(9, marks=pytest.mark.slow)])
+def test_zero_out_has_a_row_where_a_client_can_displace_another(cap):
+    rows = budget.compare(Plan(clients=60, cohort=6, cohort_cap=cap, delta=1e-3), noise_multiplier=2.0, rounds=1)
+    found = {(row.plan.sampling.name, str(row.plan.adjacency)) for row in rows}
+    assert (("poisson", "zero-out") in found, ("fixed", "zero-out") in found) == (cap is not None, True)
+
+
 def test_the_shares_said_to_be_missing_are_at_most_those_charged():
     plan = Plan(clients=600, sampling="all", mechanism="distributed-gaussian", dropout=0.996)
     assert plan.notes(1.0, 1) == ("at most 99.6% of the noise shares missing",)

@@ -36,6 +36,12 @@ def test_one_band_is_independent_noise():
     assert budget.epsilon(poisson, **of) == pytest.approx(budget.epsilon(Plan(clients=6000, cohort=100), **of))
 
 
+def test_prefix_sums_of_independent_noise_have_the_root_mean_square_of_their_deviations():
+    plan = Plan(clients=60, cohort=20)
+    deviations = 2.0 * np.sqrt(np.arange(1, 8))
+    assert plan.mechanism.prefix_error(plan, 2.0, 7) == pytest.approx(math.sqrt(np.mean(deviations**2)))
+
+
 def test_the_same_epsilon_at_a_quarter_of_the_error():
     plan = Plan(**GOLDEN, sampling="cyclic", bands=60)
     z = budget.noise_multiplier(plan, epsilon=2.0, rounds=180)
@@ -221,6 +227,10 @@ def test_advice_on_a_small_plan():
     found = advice.advised_plans(Plan(clients=60, cohort=20, delta=1e-3), epsilon=3.0, rounds=6)
     assert [one.error for one in found] == sorted(one.error for one in found)
     assert {one.plan.sampling.name for one in found} == {"poisson", "balls-and-bins", "cyclic"}
+    others = tuple(one for one in found if one.plan.sampling.name != "cyclic")
+    publics = tuple(one for one in found if one not in others)
+    assert advice.advice_lines(others + publics)[1:] == (f"if participation cannot be kept secret: {publics[0]}",)
+    assert [len(advice.advice_lines(plans)) for plans in (publics, others)] == [1, 1]
     for one in found:
         spent = budget.epsilon(one.plan, rounds=6)
         assert 0.99 * 3.0 < spent <= 3.0 * (1 + 1e-6)

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from run_folders import PRIVATE, run_folder
+from run_folders import PRIVATE, run_folder, summary
 
 import dpfed
 from dpfed.cli import status
+from dpfed.report.run import run_texts
 
 from ...rounds import DIGITS, tables
 
@@ -54,6 +55,22 @@ def test_the_same_run_twice_is_no_second_seed(tmp_path, monkeypatch, capsys):
     for name, head in (("d", "00"), ("e", "ff")):  # secret noise: equal settings, and two runs
         run_folder(tmp_path / name, randomness="secure", ledger_head=head)
     assert status(["report", "d", "e"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "180"),
+        ({"stopped_by": "budget"}, "180, ended by the privacy budget"),
+        ({"aborted_rounds": 2}, "180, 2 of them without a result (too many clients dropped out)"),
+        (
+            {"aborted_rounds": 1, "sampling": "cyclic"},
+            "180, 1 of them without a result (interrupted after their charge)",
+        ),
+    ],
+)
+def test_the_text_on_rounds_names_what_ended_them(changes, text):
+    assert [one.text for one in run_texts(summary(**changes)) if one.name == "Rounds"] == [text]
 
 
 @pytest.mark.parametrize("factors", [["2", 1.0], [], 3.0, [float("inf")], [-1.0], [[1.0]]])

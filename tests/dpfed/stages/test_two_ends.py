@@ -6,6 +6,7 @@ import torch
 from refusals import refused
 
 from dpfed import compress
+from dpfed.compress.levels import Dense
 from dpfed.errors import WireError
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -57,6 +58,14 @@ def test_alone_is_as_together(case):
     fixed = stages.fixed_bits
     if fixed is not None:
         assert all(0 <= len(message) - fixed / 8 < 8 for message in alone)
+
+
+def test_the_fixed_size_of_an_upload_has_room_for_its_exempt_entries():
+    """A longer message than the fixed size would not be padded, and its length would be seen."""
+    stage = Encode(scheme=Dense(bits=16), seeds=Seeds(root=1), dense=torch.tensor([1, 4]), sizes_secret=True)
+    _, rows, now = stages_and_rows("levels")
+    sent = stage.messages(rows[:, :9].clone(), GROUP, now)
+    assert [8 * len(message) for message in sent] == 3 * [stage.fixed_bits(9)]
 
 
 @pytest.mark.parametrize("case", ["summed coins", "shared noise", "public bound"])
