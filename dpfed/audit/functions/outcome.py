@@ -209,8 +209,7 @@ class PairTest:
         is an epsilon.
         """
         power = None if self.power is None else self.power.to_dict()
-        fields = {name: value for name, value in vars(self).items() if name not in ("test", "power")}
-        return fields | {
+        return vars(self) | {
             "test": asdict(self.test),
             "power": power,
             "finds": (power or {}).get("epsilon"),

@@ -62,7 +62,11 @@ def test_a_sound_function_passes_and_says_what_would_have_been_found():
     assert done.trials == 6_000
     record = done.to_dict()
     assert record["claimed_epsilon"] == pytest.approx(4.3772, abs=1e-4)
-    assert json.loads(json.dumps(record, allow_nan=False))["verdict"] == "pass"
+    written = json.loads(json.dumps(record, allow_nan=False))
+    assert written["verdict"] == "pass"
+    for pair in written["pairs"]:
+        assert pair.keys() >= {"pair", "score", "gap", "trials", "lower_bound", "lower_bound_gdp", "mu", "too_far"}
+        assert (pair["finds"], pair["rejected"]) == ((pair["power"] or {}).get("epsilon"), False)
 
 
 @pytest.mark.slow_but_one_in(6)
