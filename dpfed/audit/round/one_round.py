@@ -206,6 +206,17 @@ class RecordedRule:
         return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
 
 
+class StateRecorder(Stage):
+    """Last stage of a chain, which changes nothing and records the clip norm of the next state."""
+
+    def __init__(self) -> None:
+        self.clip_norm: float | None = None
+
+    def next_state(self, state: ServerState, now: Round) -> ServerState:
+        self.clip_norm = state.clip_norm
+        return state
+
+
 def without_server_half(stage: Stage, seen: list[Callable[[], bool]]) -> Stage:
     """Return a copy of a custom stage whose server half leaves the sum as it is, since it is post-processing.
 

@@ -24,6 +24,7 @@ from dpfed.audit.round.one_round import (
     OneRound,
     RecordedRule,
     RowRecorder,
+    StateRecorder,
     without_server_half,
 )
 from dpfed.round import OpenRound, client_groups, run_round
@@ -120,19 +121,22 @@ class WholeRounds:
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """Run one round with this cohort. moves: updates of all clients [clients, d]."""
         one, method = self.one_round, self.one_round.method
-        (stages, halves), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
+        (stages, last, halves), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
         halves.clear()
         seen = RowRecorder(stages)
         recorded = replace(method, server=rule, stages=stages)
         given = UpdatesByClient(moves=moves)
         done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
+        clip = stages.find(Clip)
+        adaptive = rule.move is not None and clip is not None and clip.adaptive is not None
+        norm = last.clip_norm if adaptive else one.state.clip_norm
         return RoundOutcome(
             state=done.state,
             sum_of_moves=moved,
             count=rule.count,
             shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
-            rule_follows=partial(_follows_by_rule, one.state, done.state, rule, stages, tuple(halves)),
+            rule_follows=partial(_follows_by_rule, one.state, done.state, rule, norm, tuple(halves)),
             uploads=seen.uploads,
             total=seen.total,
             sent=seen.sent,
@@ -140,18 +144,18 @@ class WholeRounds:
         )
 
     @cached_property
-    def _recording_chain(self) -> tuple[Stages, list[Callable[[], bool]]]:
-        """Chain with the round's map computed once, as it is public and constant, and without server halves of custom
-        stages in front of the bound: they post-process the noisy sum, while a half behind it may scale the sum before
-        its noise. Tests of the halves that are left out are in the list.
+    def _recording_chain(self) -> tuple[Stages, StateRecorder, list[Callable[[], bool]]]:
+        """Chain with a recording stage at its end, with the round's map computed once, as it is public and constant,
+        and without server halves of custom stages in front of the bound: they post-process the noisy sum, while a half
+        behind it may scale the sum before its noise. Tests of the halves that are left out are in the list.
         """
-        one, halves = self.one_round, list[Callable[[], bool]]()
+        one, last, halves = self.one_round, StateRecorder(), list[Callable[[], bool]]()
         sent, bits = one.method.stages.project.sent, one.method.stages.project.choice.downlink_bits
         known = _PrecomputedMap(sent=sent, downlink_bits=bits, projection=one.projection)
         stages = one.method.stages.replace_stage(Project, lambda stage: replace(stage, choice=known))
         place = next((n for n, stage in enumerate(stages) if isinstance(stage, (*BOUNDS, *ENCODERS))), 0)
         ahead = (without_server_half(each, halves) if each in stages.own else each for each in tuple(stages)[:place])
-        return Stages(*ahead, *tuple(stages)[place:]), halves
+        return Stages(*ahead, *tuple(stages)[place:], last), last, halves
 
     def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.
@@ -196,21 +200,20 @@ def _follows_by_rule(
     before: ServerState,
     after: ServerState,
     rule: RecordedRule,
-    stages: Stages,
+    norm: float | None,
     halves: Sequence[Callable[[], bool]],
 ) -> bool:
     """Return True if `after` follows by the rule from the state before and the mean move.
 
-    An adaptive clip may change the clip norm by its noisy count. halves: tests of custom server halves.
+    norm:   clip norm of the next round: that of this round unless an adaptive clip changes it
+    halves: tests of custom server halves
     """
     if not all(half() for half in halves):
         return False
     again = rule.repeat_last_step(before) or before
-    clip = stages.find(Clip)
-    adaptive = rule.move is not None and clip is not None and clip.adaptive is not None
     return (
         torch.equal(again.broadcast, after.broadcast)
-        and (adaptive or again.clip_norm == after.clip_norm)
+        and after.clip_norm == norm
         and again.memory.keys() == after.memory.keys()
         and all(torch.equal(value, after.memory[name]) for name, value in again.memory.items())
     )
