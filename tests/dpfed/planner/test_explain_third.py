@@ -236,3 +236,13 @@ def test_all_settings_have_an_answer_that_is_the_largest_of_its_readings(tmp_pat
             continue
         assert found.unbounded or found.at_least <= found.epsilon * (1 + 1e-9), settings
         assert all(epsilon <= found.epsilon * (1 + 1e-6) for _, epsilon in found.steps + found.alone), settings
+
+
+@pytest.mark.parametrize(
+    ("names", "unit"),
+    [({}, "client"), ({"batch_size": 10}, "record"), ({"batch_size": 10, "clients_per_round": 5}, "client")],
+)
+def test_units_are_records_where_batches_of_no_cohort_are_named(tmp_path, names, unit):
+    settings = {"noise_multiplier": 1.0, "clip": 1.0, "num_rounds": 3, "num_clients": 100, **names}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert explain(str(tmp_path / "settings.json")).to_dict()["unit"] == unit
