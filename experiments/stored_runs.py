@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from dpfed.audit.run import audit_run
 from dpfed.config.own_code import load_files
@@ -87,7 +88,8 @@ def unpack(results: Path, folder: Path) -> list[Path]:
     runs, lines = [], lines_of(results)
     if lines:
         with tarfile.open(archive_of(results)) as archive:
-            archive.extractall(folder, filter="data")
+            safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+            archive.extractall(folder, **safe)
     for line in lines:
         run = run_folder(folder, line)
         if digest(run) != line["files_sha256"]:

@@ -40,7 +40,13 @@ def stop_by_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         asked.requested, asked.signal = True, number
-        say(f"{signal.Signals(number).name}: the run ends after this round is saved. Repeat the signal to end it now.")
+        words = (
+            f"{signal.Signals(number).name}: the run ends after this round is saved. Repeat the signal to end it now."
+        )
+        try:
+            say(words)
+        except RuntimeError:  # the signal interrupted a write to the same stream
+            os.write(2, f"{words}\n".encode())
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield asked

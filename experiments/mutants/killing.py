@@ -126,8 +126,9 @@ def _show(mutant: mutants.Mutant | None, items: list[pytest.Item], usual: float,
 
 def swap(mutant: mutants.Mutant) -> None:
     """Give the function that holds the mutant its changed code, wherever it is referred to."""
-    old = _functions_of(compile((mutants.ROOT / mutant.file).read_text(), mutant.file, "exec"))
-    new = _functions_of(compile(mutants.changed([mutant], mutants.mutate)[mutant.file], mutant.file, "exec"))
+    old = _functions_of(compile((mutants.ROOT / mutant.file).read_text(), mutant.file, "exec", dont_inherit=True))
+    tree = mutants.changed([mutant], mutants.mutate)[mutant.file]
+    new = _functions_of(compile(tree, mutant.file, "exec", dont_inherit=True))
     changed = {place: new[place] for place, code in old.items() if code != new[place]}
     assert len(changed) == 1, changed
     end = f"/{mutant.file}"

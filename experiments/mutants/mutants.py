@@ -131,7 +131,7 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module):
-        exec(compile(self.trees[module.__name__], module.__spec__.origin, "exec"), module.__dict__)
+        exec(compile(self.trees[module.__name__], module.__spec__.origin, "exec", dont_inherit=True), module.__dict__)
 
 
 def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, ast.AST]]:

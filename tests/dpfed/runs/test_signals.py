@@ -115,11 +115,13 @@ def test_ctrl_c_finishes_the_round(tmp_path):
 
 
 def test_a_second_signal_is_a_kill(tmp_path):
-    """In a round that never ends: the first signal is noted, the second needs nobody's help."""
+    """In a round that never ends: the first signal is noted, also within a write, the second needs nobody's help."""
     script = (
         "import time, sys\n"
         "from dpfed.cli.stopping import stop_by_signals\n"
-        "with stop_by_signals(lambda words: print(words, flush=True)) as asked:\n"
+        "def say(words):\n"
+        "    raise RuntimeError('reentrant call')\n"
+        "with stop_by_signals(say) as asked:\n"
         "    print('ready', flush=True)\n"
         "    while True:\n"
         "        try:\n"
@@ -127,13 +129,13 @@ def test_a_second_signal_is_a_kill(tmp_path):
         "        except KeyboardInterrupt:\n"
         "            pass\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert "Repeat the signal to end it now" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == -signal.SIGINT
-    process.stdout.close()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert "Repeat the signal to end it now" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == -signal.SIGINT
 
 
 @pytest.mark.slow
