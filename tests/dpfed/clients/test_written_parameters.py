@@ -56,7 +56,7 @@ class Replaced(Clamped):
 
 
 class Shifted(Clamped):
-    """Its inputs are normalised in place."""
+    """Network that normalises its inputs in place."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs.sub_(10).div_(5))

@@ -115,7 +115,7 @@ def test_ctrl_c_finishes_the_round(tmp_path):
 
 
 def test_a_second_signal_is_a_kill(tmp_path):
-    """In a round that never ends: the first signal is noted, also within a write, the second needs nobody's help."""
+    """Signals in a round that never ends: the first is recorded, also within a write; the second ends the process."""
     script = (
         "import time, sys\n"
         "from dpfed.cli.stopping import stop_by_signals\n"

@@ -246,6 +246,7 @@ def test_the_operators_files_of_a_run_folder_are_listed():
 @pytest.mark.parametrize(
     ("f", "words"),
     [
+        # NPY002: user code draws from numpy's global generator, and a replay must follow it.
         (lambda t: t + np.random.normal(size=t.shape), ""),  # noqa: NPY002
         (lambda t: t + np.random.laplace(scale=0.5**0.5, size=t.shape), ""),  # noqa: NPY002
         (lambda t: t + np.random.normal(scale=1.2, size=t.shape), ""),  # noqa: NPY002
