@@ -237,7 +237,9 @@ def scores_write() -> None:
     """The evaluated network is bound to the server's own weights, and nothing is tried or put back."""
     no_trial()
     scores, made = inspect.unwrap(evaluate.evaluate), {}
-    source = inspect.getsource(scores).replace("weights = weights.clone()", "pass")
+    source, copied = inspect.getsource(scores), "weights.clone(), "
+    assert copied in source
+    source = source.replace(copied, "weights, ")
     exec(source, vars(evaluate), made)
     scores.__code__ = inspect.unwrap(made["evaluate"]).__code__
 
