@@ -65,10 +65,9 @@ class LoopFiles(RunFiles):
         The variance of integer noise is rounded up to a whole number, so that its multiplier is larger than the
         calibrated one.
         """
-        first, privacy_target = next(iter(self.releases.values()), None), self.promised_today.privacy_target
-        if first is None or privacy_target.schedule is not None:
-            return None, None
-        noise, planned, rows = unsampled(first.mechanism), privacy_target.mechanism, privacy_target.integer_rows
+        privacy_target = self.promised_today.privacy_target  # of the length that the releases state, so there is one
+        noise = unsampled(next(iter(self.releases.values())).mechanism)
+        planned, rows = privacy_target.mechanism, privacy_target.integer_rows
         if rows is not None and isinstance(noise, NoisyIntegers):
             equal = noise.share_variance == getattr(unsampled(planned), "share_variance", None)
             return None if equal else math.sqrt(noise.variance) / float(rows.scale), None

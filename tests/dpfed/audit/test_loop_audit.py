@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from refusals import refused
 
+import dpfed
 from accounting.budget import FixedSize
 from accounting.ledger import Ledger
 from accounting.ledger.project import ProjectLedger
@@ -25,7 +26,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project, RandomSharedMask
 
-from .loop_folders import D, ran
+from .loop_folders import PLAN, D, ran
 from .run_folders import SURE, failed, forge_ledger, undecided
 
 PLAIN = {"randomness": "simulated"}
@@ -96,6 +97,13 @@ def test_an_older_copy_of_the_ledger_is_found(tmp_path):
     private = ran(tmp_path, **PLAIN)
     forge_ledger(private.ledger, lambda lines: lines.__delitem__(slice(-2, None)))
     assert "every round is charged once" in failed(tmp_path)
+
+
+def test_without_a_release_nothing_is_claimed(tmp_path):
+    dpfed.ClientLevel(ledger=tmp_path / "l.jsonl", **(PLAN | PLAIN))
+    found = audit_run(tmp_path)
+    assert (found.verdict, found.recomputed_epsilon) == ("inconclusive", 0)
+    assert "ledger follows the plan" in undecided(tmp_path)
 
 
 def test_a_line_of_a_far_round_takes_no_time(tmp_path):

@@ -1,6 +1,7 @@
 """Planted causes are told apart, each named first and with the key that was wrong; a sound run has none."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
 from dpfed.participation.sampling import members_text
-from dpfed.report.diagnosis import Cause, RunEvidence, evidence_of, likely_causes
+from dpfed.report.diagnosis import Cause, RunEvidence, evidence_of, is_learning, likely_causes
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -227,14 +228,34 @@ def test_a_folder_that_was_edited_is_one_error(tmp_path, capsys, names):
     assert "is no run folder with a finished round" in capsys.readouterr().err
 
 
+BARE = dict.fromkeys(field.name for field in fields(RunEvidence)) | {"rounds": 10, "accuracies": (), "losses": ()}
+"""A run of which nothing is known."""
+
+
 @pytest.mark.parametrize(("typical", "factor"), [(304.0, "by 304"), (None, "by 50;")])
 def test_the_factor_of_a_clip_norm_is_the_one_that_is_needed(typical, factor):
     """Updates 304 clip norms long, which is private; without their length, the reach of 0.01 to the half that is
     asked for."""
-    nothing = dict.fromkeys(("planned", "nothing_learned", "epsilon", "budget", "noise", "move", "rounding", "clipped",
-                             "broken"))  # fmt: skip
-    found = RunEvidence(rounds=10, accuracies=(0.1, 0.1), losses=(), reach=0.01, typical=typical, **nothing)
+    found = RunEvidence(**(BARE | {"accuracies": (0.1, 0.1), "reach": 0.01, "typical": typical}))
     (cause,) = likely_causes(found)
     assert cause.cause == "clip norm too small"
     assert factor in cause.advice
     assert ("no epsilon covers a choice by it" in cause.advice) is cause.operator_only is (typical is not None)
+
+
+@pytest.mark.parametrize(
+    ("known", "learning"),
+    [
+        ({"accuracies": (0.5, 0.69)}, False),
+        ({"accuracies": (0.5, 0.71)}, True),
+        ({"accuracies": (0.75, 0.79)}, False),
+        ({"accuracies": (0.75, 0.81)}, True),
+        ({"accuracies": (0.5,)}, None),
+        ({"losses": (2.0, 1.81)}, False),
+        ({"losses": (2.0, 1.79)}, True),
+        ({"accuracies": (0.1, 0.9), "nothing_learned": "The best guess scores as much."}, False),
+    ],
+    ids=range(8),
+)
+def test_a_run_learns_by_a_fifth_to_four_fifths_or_by_a_tenth_of_its_loss(known, learning):
+    assert is_learning(RunEvidence(**(BARE | known))) is learning

@@ -350,7 +350,9 @@ def test_sound_steps_of_opacus_pass(project):
     assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.evidence.pairs if one.pair.clients and one.pair.change not in NOT_FINITE]
     assert adaptive != any(one.pair.change == "removed" for one in tested)
-    assert all(one.outcome == "pass" and one.findings.mechanisms >= 4 and one.findings.altered_values for one in tested)
+    assert all(
+        one.outcome == "pass" and one.findings.mechanisms >= 4 and one.findings.altered_values > 0 for one in tested
+    )
     assert max(one.findings.largest_used_part for one in tested) > 0.2
 
 

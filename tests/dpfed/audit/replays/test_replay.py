@@ -110,7 +110,7 @@ SHARES = {"federation.sampling": "fixed", "privacy.placement": "clients", "priva
 KINDS = {
     "lanes": ("dp-fedavg-digits", LANES | {"privacy.bands": 2}),
     "error feedback": ("fedavg-topk-digits", {"privacy.clip_norm": 1.0, "method.error_feedback": True}),
-    "a cap": ("dp-fedavg-digits", {"federation.cohort_cap": 11}),
+    "a cap": ("dp-fedavg-digits", {"federation.cohort_cap": 9}),
     "a masked sum": ("dp-fedavg-digits", {"privacy.noise": "discrete-gaussian", "aggregation.kind": "masked"}),
     "every upload": ("dp-fedavg-digits", {"privacy.release": "uploads", "privacy.adjacency": "zero-out"}),
     "a protocol's sum": (
