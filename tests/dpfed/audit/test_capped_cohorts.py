@@ -20,6 +20,15 @@ def capped(tmp_path_factory):
     return run(tmp_path_factory.mktemp("capped") / "run", *CAP)
 
 
+EARLIER_CAP = rarely_exceeded(12, 60, delta=1e-4)
+
+
+@pytest.fixture(scope="module")
+def of_shares(tmp_path_factory):
+    settings = (*SHARES, f"federation.cohort_cap={EARLIER_CAP}", "federation.rounds=3")
+    return run(tmp_path_factory.mktemp("shares") / "run", *settings)
+
+
 def test_an_honest_run_passes_and_is_charged_with_its_cap(capped):
     found = audit_run(capped, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if not one.passed]
@@ -56,11 +65,9 @@ def test_a_charge_without_the_cap_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_folder_of_an_earlier_version_charges_the_overflow(tmp_path, written):
+def test_a_folder_of_an_earlier_version_charges_the_overflow(of_shares, tmp_path, written):
     """Its ledger has plain Poisson sampling, its configuration privacy.slots or nothing."""
-    cap = rarely_exceeded(12, 60, delta=1e-4)
-    made = run(tmp_path / "made", *SHARES, f"federation.cohort_cap={cap}", "federation.rounds=3")
-    beta = earlier_overflow(cap, 0.2, 60, Adjacency.ZERO_OUT)
+    cap, beta = EARLIER_CAP, earlier_overflow(EARLIER_CAP, 0.2, 60, Adjacency.ZERO_OUT)
 
     def earlier(one):
         if isinstance(one, dict):
@@ -72,7 +79,7 @@ def test_a_folder_of_an_earlier_version_charges_the_overflow(tmp_path, written):
         for inner in one.values() if isinstance(one, dict) else one if isinstance(one, list) else ():
             earlier(inner)
 
-    folder = copied(made, tmp_path / "run")
+    folder = copied(of_shares, tmp_path / "run")
     change_ledger(folder, earlier)
     config = (folder / "config.toml").read_text()
     assert f"cohort_cap = {cap}\n" in config

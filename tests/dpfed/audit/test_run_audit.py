@@ -18,7 +18,7 @@ from dpfed.runs.experiment import build
 from ...rounds import killed_before_checkpoint
 from . import run_folders
 from .broken_parts import ForgetsTheRound
-from .run_folders import SURE, TABLES, change, change_summary
+from .run_folders import SURE, TABLES, change, change_summary, copied
 
 KEYS = {
     "claimed_epsilon", "delta", "lower_bound", "confidence", "method", "trials", "score_gap", "checks", "verdict",
@@ -91,6 +91,17 @@ WITHOUT_NOISE_MULTIPLIER = {
         "aggregation.dropout=0.35", "aggregation.threshold=0.7", "federation.sampling=fixed",
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory):
+    """A run that passes; not to be changed."""
+    return run_folders.run(tmp_path_factory.mktemp("one") / "run", "federation.sampling=all", "federation.rounds=1")
+
+
+@pytest.fixture
+def folder(one_round, tmp_path):
+    return copied(one_round, tmp_path / "run")
 
 
 @pytest.mark.slow_but_one_in(12)
@@ -177,8 +188,7 @@ def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, c
     assert again == record
 
 
-def test_a_failed_audit_has_exit_status_1_and_no_run_has_2(tmp_path, capsys):
-    folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "federation.rounds=1")
+def test_a_failed_audit_has_exit_status_1_and_no_run_has_2(folder, tmp_path, capsys):
     change_summary(folder, epsilon=0.1)
     assert status(["audit", "run", str(folder), "--out", str(tmp_path / "elsewhere")]) == 1
     printed = capsys.readouterr().out
@@ -192,8 +202,7 @@ def test_a_failed_audit_has_exit_status_1_and_no_run_has_2(tmp_path, capsys):
     assert status(["audit", "run", str(folder), "--out", str(tmp_path / "file")]) == 1
 
 
-def test_an_inconclusive_audit_names_what_is_missing(tmp_path, capsys):
-    folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "federation.rounds=1")
+def test_an_inconclusive_audit_names_what_is_missing(folder, capsys):
     (folder / "diagnostics.jsonl").unlink()
     assert status(["audit", "run", str(folder), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -220,15 +229,8 @@ def test_the_report_takes_whatever_an_audit_takes(tmp_path, number):
     assert write_cards([found], tmp_path / "out")[0].exists()
 
 
-def failed(folder):
-    """A folder whose audit fails in one check, the summary's epsilon."""
-    run_folders.run(folder, "federation.sampling=all", "federation.rounds=1")
+def test_the_failing_check_stands_first_and_the_headline_names_it(one_round, folder, tmp_path, capsys):
     change_summary(folder, epsilon=0.1)
-    return folder
-
-
-def test_the_failing_check_stands_first_and_the_headline_names_it(tmp_path, capsys):
-    folder = failed(tmp_path / "run")
     assert status(["audit", "run", str(folder)]) == 1
     printed = capsys.readouterr().out
     rows = [line.split("│")[1:3] for line in printed.splitlines() if line.startswith("│")]
@@ -239,15 +241,14 @@ def test_the_failing_check_stands_first_and_the_headline_names_it(tmp_path, caps
     (names,) = re.findall(r'<h1>Audit of run: <span class="fail">fail: (.*?)</span></h1>', page)
     assert re.findall(r"<tr><td>(.*?)<td", page)[: holds.count("NO")] == names.split("; ")
     assert f"<title>Audit of run: fail, {names}</title>" in page
-    sound = run_folders.run(tmp_path / "sound", "federation.sampling=all", "federation.rounds=1")
+    sound = copied(one_round, tmp_path / "sound")
     assert status(["audit", "run", str(sound)]) == 0
     assert '<span class="pass">pass on these files</span></h1>' in (sound / "audit.html").read_text()
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tmp_path, capsys, monkeypatch, fails):
-    folder = tmp_path / "run"
-    failed(folder) if fails else run_folders.run(folder, "federation.sampling=all", "federation.rounds=1")
+def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(folder, capsys, monkeypatch, fails):
+    change_summary(folder, **({"epsilon": 0.1} if fails else {}))
     before = {file: file.read_bytes() for file in folder.iterdir()}
 
     def refuse(path, content):
@@ -264,10 +265,10 @@ def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tm
     assert "report: " not in capsys.readouterr().out
 
 
-def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
+def test_reports_of_two_audits_in_one_folder_are_kept(one_round, tmp_path, capsys):
     """Two runs; one run again; and the audit of a scheme in the folder of a run."""
-    one = run_folders.run(tmp_path / "one", "federation.sampling=all", "federation.rounds=1")
-    two, out = failed(tmp_path / "two"), tmp_path / "out"
+    one, two, out = copied(one_round, tmp_path / "one"), copied(one_round, tmp_path / "two"), tmp_path / "out"
+    change_summary(two, epsilon=0.1)
     for folder, code in ((one, 0), (two, 1), (one, 0)):
         assert status(["audit", "run", str(folder), "--out", str(out)]) == code
     assert {file.name for file in out.iterdir()} == {

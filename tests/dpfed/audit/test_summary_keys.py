@@ -12,7 +12,7 @@ from dpfed.audit.run import audit_run
 from dpfed.records.round import Probes
 from dpfed.runs.protection import limitation_on_nodes
 
-from .run_folders import run
+from .run_folders import copied, run
 
 UNCHECKED = {
     "device", "interrupted_charges", "local_training", "notes", "processes", "project_condition", "project_epsilon",
@@ -28,6 +28,12 @@ WAYS = {
               "privacy.adjacency=zero-out", "privacy.noise_multiplier="),
     "secure-sums": ("aggregation.kind=protocol", "federation.sampling=fixed", "federation.rounds=2"),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run; not to be changed."""
+    return run(tmp_path_factory.mktemp("plain") / "run")
 
 
 def another(value):
@@ -66,22 +72,19 @@ def test_no_key_of_a_summary_can_be_forged_unnoticed(way, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["lower_bound", "test_accuracy", "uplink_bits_per_parameter", "uplink_megabytes_total"])
-def test_a_small_change_is_enough(key, tmp_path_factory):
+def test_a_small_change_is_enough(key, plain):
     """2% more, where the figure is computed again."""
-    folder = tmp_path_factory.getbasetemp() / "small"
-    if not folder.exists():
-        run(folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    failed, _, experiment = judged(folder)
+    summary = json.loads((plain / "summary.json").read_text())
+    failed, _, experiment = judged(plain)
     assert not failed
     more = summary[key] + 0.02 if key == "test_accuracy" else 1.02 * summary[key]
     beside = {"metrics agree with other files"} if key in ("test_accuracy", "uplink_megabytes_total") else set()
-    assert judged(folder, {**summary, key: more}, experiment)[0] == {"other summary values follow"} | beside
+    assert judged(plain, {**summary, key: more}, experiment)[0] == {"other summary values follow"} | beside
 
 
-def test_figures_are_listed_where_the_data_are_others(tmp_path):
+def test_figures_are_listed_where_the_data_are_others(plain, tmp_path):
     """Planted: the key of the clients' fingerprint is gone, so that the data here may be those of another run."""
-    folder = run(tmp_path / "run")
+    folder = copied(plain, tmp_path / "run")
     (folder / "population.key").unlink()
     failed, listed, _ = judged(folder)
     assert not failed
@@ -109,8 +112,8 @@ def test_counts_that_a_ring_cannot_hold_are_the_sum_of_their_rows_up_to_the_ring
     assert not _sum_matches_rows(Probes(added=-1587.5, summed=269, **of_sum), None, 90.0)
 
 
-def test_what_an_audit_of_files_does_not_look_at_is_said_with_the_command(tmp_path):
-    found = audit_run(run(tmp_path / "run"))
+def test_what_an_audit_of_files_does_not_look_at_is_said_with_the_command(plain):
+    found = audit_run(plain)
     (note,) = [one for one in found.notes if "mixes clients' rows" in one]
     assert "`dpfed audit dp-fedavg` and a replay test both" in note
     assert "no replay audit of this configuration is recorded" in note
