@@ -93,23 +93,11 @@ def test_an_interrupted_round_of_a_schedule_is_no_fault(tmp_path, sampling):
     assert undecided(tmp_path) == {"cohort sizes follow the sampler", "members follow the sampler"}
 
 
-def test_an_older_copy_of_the_ledger_is_found(tmp_path):
-    private = ran(tmp_path, **PLAIN)
-    forge_ledger(private.ledger, lambda lines: lines.__delitem__(slice(-2, None)))
-    assert "every round is charged once" in failed(tmp_path)
-
-
 def test_without_a_release_nothing_is_claimed(tmp_path):
     dpfed.ClientLevel(ledger=tmp_path / "l.jsonl", **(PLAN | PLAIN))
     found = audit_run(tmp_path)
     assert (found.verdict, found.recomputed_epsilon) == ("inconclusive", 0)
     assert "ledger follows the plan" in undecided(tmp_path)
-
-
-def test_a_line_of_a_far_round_takes_no_time(tmp_path):
-    private = ran(tmp_path, **PLAIN)
-    forge_ledger(private.ledger, lambda lines: lines[-1].update(round=10**15))
-    assert "every round is charged once" in failed(tmp_path)
 
 
 def test_drawn_choices_of_ranks_cannot_refute_at_every_confidence(monkeypatch):
@@ -191,6 +179,9 @@ def test_rounds_that_are_skipped_by_their_cohort_are_found(tmp_path):
     assert "skipping does not depend on the cohort" in failed(tmp_path, confidence=0.99)
 
 
+ONCE, FOLLOWS = "every round is charged once", "ledger follows the plan"
+
+
 def drop(number, lines):
     del lines[number]
 
@@ -209,23 +200,25 @@ def cheaper(lines):
 @pytest.mark.parametrize(
     ("edit", "check"),
     [
-        (partial(drop, 2), "every round is charged once"),
-        (partial(drop, -1), "every round is charged once"),
-        (lambda lines: lines.append(dict(lines[-1])), "every round is charged once"),
-        (less_noise, "ledger follows the plan"),
-        (cheaper, "ledger follows the plan"),
+        (partial(drop, slice(-2, None)), ONCE),  # an older copy
+        (partial(drop, 2), ONCE),
+        (partial(drop, -1), ONCE),
+        (lambda lines: lines[-1].update(round=10**15), ONCE),  # which takes no time
+        (lambda lines: lines.append(dict(lines[-1])), ONCE),
+        (less_noise, FOLLOWS),
+        (cheaper, FOLLOWS),
         (cheaper, "noise is as large as charged"),
         (lambda lines: lines[0]["about"].update(delta=0.5), "epsilon keeps to the plan"),
         (lambda lines: lines[0]["about"]["plan"]["privacy"].update(epsilon=0.1), "epsilon keeps to the plan"),
-        (lambda lines: lines[0]["about"]["plan"]["privacy"].update(noise_multiplier=3.0), "ledger follows the plan"),
-        (lambda lines: lines[0]["about"]["plan"]["federation"].update(rounds=2), "every round is charged once"),
+        (lambda lines: lines[0]["about"]["plan"]["privacy"].update(noise_multiplier=3.0), FOLLOWS),
+        (lambda lines: lines[0]["about"]["plan"]["federation"].update(rounds=2), ONCE),
         (lambda lines: lines[0]["about"]["plan"]["federation"].update(cohort=13), "denominator is public"),
-        (lambda lines: lines[0].update(clients=600), "ledger follows the plan"),
-        (lambda lines: lines[0].update(randomness="secure"), "ledger follows the plan"),
+        (lambda lines: lines[0].update(clients=600), FOLLOWS),
+        (lambda lines: lines[0].update(randomness="secure"), FOLLOWS),
     ],
-    ids=range(13),
+    ids=range(15),
 )
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(3)
 def test_a_forged_ledger_is_found(tmp_path, edit, check):
     private = ran(tmp_path, **PLAIN)
     forge_ledger(private.ledger, edit)
