@@ -46,21 +46,36 @@ def test_a_scheme_is_tested_and_its_options_are_settings(capsys):
     assert str(found).startswith("pass on these updates")
 
 
-def test_unknown_names_and_settings_are_one_message(capsys):
-    for given, words in (
+OF_REPLAY = ["replay", "dp-fedavg-digits", "--set"]
+WHOLE = "give whole numbers, at least 1 round and 2 pairs"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
         (["dp-fedavgg"], "must be a run folder or ledger"),
         (["dense", "--effort", "hard"], "hard"),
-        (["dp-fedavg-digits", "--set", "replay.pears=3"], "replay.pears=3: is no setting here"),
+        ([*OF_REPLAY, "replay.pears=3"], "replay.pears=3: is no setting here"),
+        ([*OF_REPLAY, "replay.rounds=many"], WHOLE),
+        ([*OF_REPLAY, "replay.rounds=1.5"], WHOLE),
+        ([*OF_REPLAY, "replay.last=0"], WHOLE),
+        ([*OF_REPLAY, "replay.pairs=1"], WHOLE),
+        ([*OF_REPLAY, "replay.pairs=[]"], WHOLE),
+        ([*OF_REPLAY, "replay.processes=0.5"], WHOLE),
+        (["upload"], "requires an argument"),
+        (["upload", "dp-fedavgg"], "Did you mean"),
         (["upload", "dp-fedavg", "--clients", "3"], "clients=3: is no setting here"),
-    ):
-        assert status(["audit", *given]) == 2
-        assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("setting", ["rounds=many", "rounds=1.5", "last=0", "pairs=1", "pairs=[]", "processes=0.5"])
-def test_numbers_of_a_replay_are_whole_and_large_enough(capsys, setting):
-    assert status(["audit", "replay", "dp-fedavg-digits", "--set", f"replay.{setting}"]) == 2
-    assert "give whole numbers, at least 1 round and 2 pairs" in capsys.readouterr().err
+        (["upload", "dp-fedavg", "--set", "clients=3"], "clients=3: is no setting here"),
+        (["upload", "dp-fedavg", "--set", "privacy.clip=1"], "clip_norm"),
+        (["upload", "fedpm", "--noise-multiplier", "1"], "privacy.noise_multiplier with privacy.noise='coins'"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_message_and_status_2(capsys, given, words):
+    assert status(["audit", *given]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
 
 
 PAIR = '"pair": {"clients": [0], "change": "far", "record": null}'
@@ -107,6 +122,7 @@ def test_the_rank_sum_is_exact(shift):
     assert min(1.0, rank_sum_p_value(one, other)) == pytest.approx(expected)
 
 
-def test_the_rank_sum_of_many_rounds_is_drawn():
+def test_the_rank_sum_of_many_rounds_is_drawn(monkeypatch):
+    monkeypatch.setattr("dpfed.audit.evidence.loop._PERMUTATIONS", 5_000)
     assert rank_sum_p_value(range(40), range(40, 80)) < 1e-3
     assert rank_sum_p_value(range(0, 80, 2), range(1, 80, 2)) > 0.05

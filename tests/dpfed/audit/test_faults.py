@@ -108,6 +108,7 @@ def test_sound_rounds_fail_no_row(method):
     done = audit_round(sound.one_round, sound.layout, method=method, draws=20_000)
     assert done.verdict == "pass"
     assert all(one.would_find for one in done.checks)
+    assert {one.name for one in done.checks} >= {"state", "ledger"}
     assert "Distance reached: 1.000 of the bound" in done.as_text()
 
 

@@ -12,6 +12,7 @@ from accounting.errors import LedgerError
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import PoissonSampling, sampling_of, subsample, unsampled
 from dpfed.api.audit import audits
+from dpfed.audit.round import noise_checks
 from dpfed.audit.round.bound_checks import floor_check, samples_check, window_check
 from dpfed.audit.round.method_setting import _sampler_checks, audit_upload, audited_configuration
 from dpfed.audit.round.neighbours import gap_of_pair
@@ -35,6 +36,7 @@ from .fault_layers import case
 from .run_faults import STEP
 
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
+COINS = ("privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
 DRAWN = GaussianNoise._release_with
 
 
@@ -77,6 +79,7 @@ def counts_twice(self, state, now):
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
 def test_a_client_that_moves_the_count_too_far_is_found(monkeypatch, adjacency):
+    monkeypatch.setattr(noise_checks, "_COUNTS", 30)  # rounds for the noise of the count, which is sound
     one = case("dp-fedavg", *ADAPTIVE, f"privacy.adjacency={adjacency}").one_round
     claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
     fresh = one.with_randomness(RandomnessByCallOrder(0))
@@ -109,7 +112,7 @@ def follows(one):
 
 @pytest.mark.parametrize(
     ("method", "settings", "stage", "rule"),
-    [("dp-fedavg", ["server.rule=adam"], GaussianNoise, AdaptiveRule), ("fedpm", [], PrivateCoins, Averaging)],
+    [("dp-fedavg", ["server.rule=adam"], GaussianNoise, AdaptiveRule), ("fedpm", COINS, PrivateCoins, Averaging)],
 )
 def test_a_sum_that_goes_past_the_noise_into_a_rule_or_a_decoding_is_found(monkeypatch, method, settings, stage, rule):
     one = case(method, *settings).one_round
@@ -140,7 +143,7 @@ DRAWS = PrivateCoins._draw_samples
 
 
 def test_bernoulli_uploads_that_move_too_far_or_are_not_padded(monkeypatch):
-    one = case("fedpm", "model.hidden=[8]").one_round
+    one = case("fedpm", *COINS, "model.hidden=[8]").one_round
     claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
     fresh = one.with_randomness(RandomnessByCallOrder(0))
     assert floor_check(fresh, claim, size) is None  # probabilities of 1/2 come nowhere near it
@@ -208,8 +211,9 @@ def test_a_ledger_takes_no_charge_that_forgets_the_count(tmp_path, monkeypatch):
     )
 
 
-def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(tmp_path):
-    config = configured("privacy.adaptive.quantile=0.5", "federation.sampling=fixed")
+def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(noise_checks, "_COUNTS", 30)
+    config = configured("privacy.adaptive.quantile=0.5", "federation.sampling=fixed", "model.hidden=[2]")
     (tmp_path / "config.toml").write_text(tomli_w.dumps(config.to_dict()))
     (found,) = audits(tmp_path / "config.toml", ["draws=2000"], kinds=("upload",))
     assert "count" in {one.name for one in found.checks}
@@ -218,12 +222,13 @@ def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(
     assert "privacy.adaptive" not in lacking
 
 
-@pytest.mark.parametrize("edit", [{"project_epsilon": 5.0}, {"project_delta": 1e-6}])
-def test_another_epsilon_of_the_project_is_found(edit, tmp_path):
+def test_another_epsilon_of_the_project_is_found(tmp_path):
     project = tmp_path / "project.jsonl"
     ProjectLedger.create(project, clients=24, epsilon=50.0, delta=1e-3)
     run(build(configured("federation.rounds=1")), tmp_path / "run", project=ProjectLedger.open(project))
     assert "project_epsilon" not in audit_run(tmp_path / "run", project=project).not_checked
-    run_folders.change_summary(tmp_path / "run", **edit)
-    found = audit_run(tmp_path / "run", project=project)
-    assert {one.name for one in found.checks if one.passed is False} == {"project was charged alike"}
+    for number, edit in enumerate(({"project_epsilon": 5.0}, {"project_delta": 1e-6})):
+        folder = run_folders.copied(tmp_path / "run", tmp_path / str(number))
+        run_folders.change_summary(folder, **edit)
+        found = audit_run(folder, project=project)
+        assert {one.name for one in found.checks if one.passed is False} == {"project was charged alike"}

@@ -74,10 +74,10 @@ def test_noise_of_low_rank_is_found_in_wide_outputs():
 @pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("scale", [1e-160, 1e-10, 1.0, 1e160, 1e300])
 def test_a_verdict_does_not_depend_on_the_scale(scale):
-    sound = audit_calls(Sums("sound", 8, scale), CLAIM, PAIR, trials=4_000)
+    sound = audit_calls(Sums("sound", 8, scale), CLAIM, PAIR, trials=3_000)
     assert sound.verdict == "pass"
-    assert sound.score_gap == pytest.approx(audit_calls(Sums("sound", 8), CLAIM, PAIR, trials=4_000).score_gap)
-    assert audit_calls(Sums("sound", 8, scale, std=0.5), CLAIM, PAIR, trials=4_000).verdict == "fail"
+    assert sound.score_gap == pytest.approx(audit_calls(Sums("sound", 8), CLAIM, PAIR, trials=3_000).score_gap)
+    assert audit_calls(Sums("sound", 8, scale, std=0.5), CLAIM, PAIR, trials=1_000).verdict == "fail"
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ WAYS = {
     "gaussian": TARGET,
     "in-two-phases": (*TARGET, "privacy.noise_schedule=[1.2, 0.9]"),
     "shares-charged": (*ALL_CLIENTS, *TARGET, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
-    "discrete-gaussian-shares": ("privacy.noise=discrete-gaussian", *INTEGERS, *TARGET),
-    "dithered": ("method.name=dp-dithered", *TARGET),
     "coins": (
         "method.name=fedpm", "mask.edge=0.2", "privacy.noise_multiplier=", "privacy.clip_norm=", "privacy.epsilon=2.0",
         "privacy.slots=30", "privacy.adjacency=zero-out",
     ),
+    "discrete-gaussian-shares": ("privacy.noise=discrete-gaussian", *INTEGERS, *TARGET),
+    "dithered": ("method.name=dp-dithered", *TARGET),
 }  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project, SharedMask, top_indices
 from dpfed.stages.stage import Map
 
-pytestmark = pytest.mark.slow_but_one_in(3)
-
-PRIVATE = ("privacy.clip_norm=1", "privacy.noise_multiplier=1")
+SMALL = "model.hidden=[2]"
+PRIVATE = (SMALL, "privacy.clip_norm=1", "privacy.noise_multiplier=1")
+COINS = (SMALL, "privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
 UPLOADS = (*PRIVATE, "privacy.release=uploads")
 
 
@@ -141,19 +141,20 @@ def with_stage(stage):
     return lambda s: s.updates(stages.SendAll(size=s.size), stage())
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("makes", "settings", "failed"),
     [
+        (doubled_before_the_noise, PRIVATE, {"norm", "linear", "distance", "single rounds"}),
         (with_stage(DividesByTheLargest), PRIVATE, {"linear"}),
         (with_stage(DividesByTheLargest), UPLOADS, {"rows"}),
         (with_stage(DividesByTheFirst), PRIVATE, {"linear"}),
         (with_stage(DividesByUploads), PRIVATE, {"state"}),
         (with_stage(AddsThePlainSum), PRIVATE, {"state"}),
         (lambda s: s.updates(TopOfPrivateSamples(s=s)), PRIVATE, {"public map"}),
-        (doubled_before_the_noise, PRIVATE, {"norm", "linear", "distance", "single rounds"}),
         (with_stage(Shrinks), PRIVATE, set()),
-        (with_stage(Halved), (*PRIVATE, "privacy.noise=discrete-gaussian"), set()),
         (lambda s: s.updates(Sketch(size=s.size)), PRIVATE, set()),
+        (with_stage(Halved), (*PRIVATE, "privacy.noise=discrete-gaussian"), set()),
     ],
     ids=range(10),
 )
@@ -170,7 +171,8 @@ def test_a_code_in_front_of_the_clip_does_not_hide_who_scales_whom():
     assert audit_upload("mine", settings=PRIVATE, draws=2_000).verdict == "fail"
 
 
-@pytest.mark.parametrize("settings", [(), ("method.keep=0.5",)])
+@pytest.mark.slow_but_one_in(2)
+@pytest.mark.parametrize("settings", [COINS, ("method.keep=0.5",)])
 def test_masks_of_ones_own_with_any_probabilities_pass(settings):
     methods.register("mine", masks=True)(lambda s: s.coins(s.coordinates_of_signs()))
     assert audit_upload("mine", settings=settings, draws=2_000).verdict == "pass"
