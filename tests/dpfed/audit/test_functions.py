@@ -24,6 +24,8 @@ from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.catalogue import all_methods
 
+from .here import in_this_process
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"
 CLAIM = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)
 QUICK = {"arrays": "numpy", "batched": True, "dimension": 16}
@@ -55,7 +57,7 @@ def one_by_one(updates, seed):
 
 def test_a_sound_function_passes_and_says_what_would_have_been_found():
     done = dpfed.audit.upload(one_by_one, claim=CLAIM, arrays="numpy", dimension=16)
-    assert done.verdict == "pass"
+    assert (done.verdict, done.verdict_in_full) == ("pass", "pass on these inputs")
     assert done.score_gap == pytest.approx(1.0, abs=0.1)
     assert 4.377 < done.power.epsilon < 5.73  # 5.73: noise short by a fifth
     assert 1.0 < done.lower_bound < 4.377
@@ -63,7 +65,7 @@ def test_a_sound_function_passes_and_says_what_would_have_been_found():
     record = done.to_dict()
     assert record["claimed_epsilon"] == pytest.approx(4.3772, abs=1e-4)
     written = json.loads(json.dumps(record, allow_nan=False))
-    assert written["verdict"] == "pass"
+    assert (written["verdict"], written["verdict_in_full"]) == ("pass", "pass on these inputs")
     for pair in written["pairs"]:
         assert pair.keys() >= {"pair", "score", "gap", "trials", "lower_bound", "lower_bound_gdp", "mu", "too_far"}
         assert (pair["finds"], pair["rejected"]) == ((pair["power"] or {}).get("epsilon"), False)
@@ -81,6 +83,7 @@ def test_a_sound_function_passes_and_says_what_would_have_been_found():
     ],
     ids=str,
 )
+@in_this_process
 def test_a_fault_is_found(fault, trials):
     done = audit_function(gaussian(**fault), claim=CLAIM, trials=trials, **QUICK)
     assert done.verdict == "fail"
@@ -104,15 +107,19 @@ def divided_by_the_largest(updates, seed):
 @pytest.mark.parametrize(
     ("f", "adjacency"), [(clipped_at_the_median, "zero-out"), (divided_by_the_largest, "replace-one")]
 )
+@in_this_process
 def test_a_client_that_changes_what_others_add_is_found(f, adjacency):
     claim = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.of(adjacency))
     done = dpfed.audit.upload(f, claim=claim, arrays="numpy", dimension=16, trials=1_000)
     assert done.verdict == "fail"
 
 
+@in_this_process
 def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
     """Its noise is another one in every run: at this confidence a sound one fails once in 10,000 times at most."""
-    done = audit_function(gaussian(seeded=False), claim=CLAIM, trials=20_000, confidence=0.9999, **QUICK)
+    pair = pairs_of_updates(CLAIM.adjacency, clients=4, dimension=16, clip_norm=1.0)[:1]
+    given = {"worlds": pair, "trials": 10_000, "confidence": 0.9999, **QUICK}
+    done = audit_function(gaussian(seeded=False), claim=CLAIM, **given)
     assert done.verdict == "pass"
     assert done.score_gap > 0.9
 
@@ -161,21 +168,6 @@ def test_neighbours_are_those_of_the_claim(adjacency):
     assert np.linalg.norm(layers[:2]) == pytest.approx(np.linalg.norm(layers[2:]))
 
 
-@pytest.mark.slow
-def test_a_record_of_ones_own_is_a_world():
-    """Inputs of any kind: here a state and a batch, of which one record differs."""
-
-    def step(given, seed):
-        state, batch = given
-        clipped = [max(-1.0, min(1.0, one)) for one in batch]
-        return {"state": state + sum(clipped) + np.random.default_rng(seed).normal()}
-
-    worlds = [Worlds(name="a record", one=(0.5, [3.0, -9.0]), other=(0.5, [3.0]))]
-    assert audit_function(step, claim=CLAIM, worlds=worlds, trials=400).score_gap > 0.9
-    worse = Gaussian(noise_multiplier=1.7, adjacency=Adjacency.ADD_REMOVE)
-    assert audit_function(step, claim=worse, worlds=worlds, trials=1_000).verdict == "fail"
-
-
 def test_all_that_epsilon_and_delta_say_is_randomised_response():
     """Its profile by enumeration: four outcomes with delta/.. shown, the rest e^eps to 1."""
     epsilon, delta = 1.3, 0.01
@@ -196,6 +188,7 @@ def test_claims_of_every_kind():
     given = claim_of(lambda eps: privacy_profile(eps, mu=mu))
     assert given.epsilon == pytest.approx(epsilon, abs=2e-3)
     assert claim_of((2.0, 1e-5), adjacency="zero-out").adjacency is Adjacency.ZERO_OUT
+    assert claim_of([4.4, 1e-5]).description == claim_of((4.4, 1e-5), delta=1e-5).description
     refused(ConfigError, "must be \\(epsilon, delta\\)", claim_of, "4")
     refused(ConfigError, "has adjacency add-remove", claim_of, CLAIM, adjacency="zero-out")
     refused(ConfigError, "claim: is missing", dpfed.audit.upload, one_by_one)
@@ -206,6 +199,7 @@ def test_the_claim_of_a_guarantee_is_its_epsilon():
     planned = guarantee(CLAIM, delta=1e-5)
     assert claim_of(planned).is_gaussian
     budget = replace(planned, epsilon=3.0)
+    refused(ValueError, "delta=0: must be", claim_of, planned, delta=0)
     assert claim_of(budget).epsilon == 3.0
     assert claim_of(budget).adjacency is Adjacency.ADD_REMOVE
 
@@ -295,10 +289,6 @@ def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
     refused(ConfigError, words, claim_of, claim, delta=delta)
 
 
-def test_a_delta_of_zero_does_not_stand_for_that_of_a_guarantee():
-    refused(ValueError, "delta=0: must be", claim_of, guarantee(CLAIM, delta=1e-5), delta=0)
-
-
 def test_a_claim_without_a_finite_epsilon_has_a_document():
     """The profile of a mechanism that reveals everything; and no time limit."""
     claim = claim_of(np.ones_like)
@@ -306,10 +296,6 @@ def test_a_claim_without_a_finite_epsilon_has_a_document():
     pair = [Worlds(name="a client", one=np.ones((1, 2)), other=np.zeros((1, 2)))]
     found = audit_function(gaussian(), claim=np.ones_like, worlds=pair, trials=20, time_limit=math.inf, **QUICK)
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["claimed_epsilon"] is None
-
-
-def test_a_list_is_a_claim_like_a_tuple():
-    assert claim_of([4.4, 1e-5]).description == claim_of((4.4, 1e-5), delta=1e-5).description
 
 
 class ShowsItsWorld:
@@ -333,8 +319,9 @@ def test_a_bound_above_epsilon_and_delta_is_a_fail():
         assert (done.verdict == "fail") or done.lower_bound <= 1.0
 
 
+@in_this_process
 def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
-    done = audit_function(gaussian(), claim=CLAIM, trials=200, **QUICK)
+    done = audit_function(gaussian(), claim=CLAIM, trials=100, **QUICK)
     (note,) = done.evidence.checks
     assert isinstance(note, Check)
     assert note.passed is None
@@ -392,7 +379,7 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
         assert "a Gaussian mechanism with this sampling of epsilon" in sound.as_text()
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("sampling", [PoissonSampling(probability=0.3), FixedSizeSampling(clients=10, cohort=3)])
 def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
@@ -400,7 +387,7 @@ def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
     if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
         return
     claim = claim_of(subsample(Gaussian(noise_multiplier=1.0, adjacency=adjacency), sampling))
-    for threshold in np.linspace(-3, 4, 15):
+    for threshold in np.linspace(-3, 4, 6):
         false, missed = claim.drawn_cohort.law.error_rates(threshold)
         for epsilon in (-1.0, 0.0, 0.5, 1.0):
             assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
@@ -436,12 +423,13 @@ def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
     file = tmp_path / "mine_own.py"
     file.write_text(OWN)
     command = ["audit", "upload", "--load", str(file), "--json"]
-    assert status([*command, "sound"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
-    assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 1  # it adds half of that
-    record = json.loads(capsys.readouterr().out)
-    assert (record["trials"], record["adjacency"]) == (30, "replace-one")
+    with in_this_process:
+        assert status([*command, "sound"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
+        assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 1  # it adds half of that
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["adjacency"]) == (30, "replace-one")
     assert status([*command, "thing", "--epsilon", "9"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)

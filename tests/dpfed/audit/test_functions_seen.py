@@ -9,9 +9,11 @@ import dpfed.audit
 from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, largest_gap_ratio
-from dpfed.audit.functions.outputs import Worlds, exception_output, output_of, pairs_of_updates
+from dpfed.audit.functions.outputs import Worlds, pairs_of_updates
 from dpfed.audit.functions.pilots import events_test
 from dpfed.errors import ConfigError
+
+from .here import Here, in_this_process
 
 CLAIM = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)
 
@@ -26,22 +28,6 @@ def noise(seed, size, factor=1.0):
 
 def sound(updates, seed):
     return clipped(updates).sum(axis=0) + noise(seed, updates.shape[1])
-
-
-class Here:
-    """Calls in this process."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def outputs(self, inputs, which, seeds):
-        return [self.output(inputs[k].copy(), seed) for k, seed in zip(which, seeds, strict=True)]
-
-    def output(self, given, seed):
-        try:
-            return output_of(self.function(given, seed))
-        except ValueError as error:
-            return exception_output(error, str(error))
 
 
 def audited(function, trials=2_000, seed=0, pairs=4):
@@ -118,7 +104,7 @@ UNEVEN = {
 }
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("fault", UNEVEN)
 def test_updates_of_uneven_entries_are_tried(fault, seeded):
@@ -138,7 +124,6 @@ def test_uneven_updates_get_no_trials_where_they_show_no_more():
     """Their short pilots take no part of the error probability: the other pairs share all of it."""
     done = audited(sound, trials=6_000, pairs=None)
     assert done.verdict == "pass"
-    assert done.verdict_in_full == done.to_dict()["verdict_in_full"] == "pass on these inputs"
     assert len({one.pair for one in done.tests}) == 8
     assert len(done.only_measured) == 8
     alone = audited(sound, trials=6_000, pairs=8)
@@ -155,15 +140,15 @@ def farther(factor, std):
 @pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("std", [20.0, 1.0])
 def test_two_calls_with_one_seed_show_how_far_a_client_moves_the_output(std):
-    """Planted: a client moves the sum 1.4 times as far as claimed, which 2,000 trials cannot see at noise 20."""
+    """Planted: a client moves the sum 1.4 times as far as claimed, which 1,000 trials cannot see at noise 20."""
     claim = claim_of(Gaussian(noise_multiplier=std, adjacency=Adjacency.ADD_REMOVE))
     pairs = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=8, clip_norm=1.0)[:3]
-    done = audit_calls(Here(farther(1.4, std)), claim, pairs, trials=2_000)
+    done = audit_calls(Here(farther(1.4, std)), claim, pairs, trials=1_000)
     (moved,) = [check for check in done.checks if check.name == "distance"]
     assert moved.passed is False
     assert done.verdict == "fail"
     assert std == 1 or not any(one.rejected for one in done.tests)
-    honest = audit_calls(Here(farther(1.0, std)), claim, pairs, trials=2_000)
+    honest = audit_calls(Here(farther(1.0, std)), claim, pairs, trials=1_000)
     assert [check for check in honest.evidence.checks if check.passed is False] == []
 
 
@@ -329,6 +314,7 @@ def draws(given, seed):
     return clipped(rows).sum(axis=0) + rng.standard_normal(8)
 
 
+@in_this_process
 def test_a_generator_in_the_input_is_not_put_back():
     rows = np.full((4, 8), 100.0)
     rng = np.random.default_rng(3)
@@ -342,8 +328,9 @@ def raises_for_few(updates, seeds):
     return [sound(one, int(seed)) for one, seed in zip(updates, seeds, strict=True)]
 
 
+@in_this_process
 def test_batches_that_fail_are_outputs_as_well():
-    done = audit_function(raises_for_few, claim=CLAIM, trials=400, dimension=8, batched=True, arrays="numpy")
+    done = audit_function(raises_for_few, claim=CLAIM, trials=100, dimension=8, batched=True, arrays="numpy")
     assert done.verdict == "fail"
     assert any("too few clients" in check.detail for check in done.checks)
 
