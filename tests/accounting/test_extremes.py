@@ -29,7 +29,7 @@ def settings(sigma, count):
     return random.Random(f"{sigma}").sample(everything, count)
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(10)
 @pytest.mark.parametrize(
     ("mechanism", "rounds", "delta"), [setting for sigma in SIGMAS for setting in settings(sigma, 4)]
 )

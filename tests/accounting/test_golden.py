@@ -132,7 +132,7 @@ def test_the_papers_shakespeare_row(sigma, expected):
     assert round(stated, 4) == expected
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(
     ("clients", "cohort", "sigma", "rounds", "expected"),
     [

@@ -126,7 +126,7 @@ class TestOrdersThatDoNotConverge:
             assert library_rdp(event, 1e-6) == pytest.approx(828, abs=1)
 
     def test_ours_are_finite(self, capfd):
-        orders = [1.1, 1.5, 2.0]
+        orders = [1.1, 2.0]
         exact = [float(renyi.removal(order, 0.125, 0.4)) for order in orders]
         assert rdp.curve(poisson(0.125, 0.4), orders) == pytest.approx(exact, rel=1e-9)
         assert accountant.epsilon(self.MECHANISM, delta=1e-6, accountant="rdp") < 420

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from reference import library
-from reference.shorthand import fixed, gaussian, poisson, times
+from reference.shorthand import fixed, poisson, times
 from scipy.stats import binom
 
 from accounting import gaussian as normal
-from accounting.compose import accountant, loss_distribution, loss_grid, pld
+from accounting.compose import loss_distribution, loss_grid, pld
 from accounting.compose.loss_distribution import LossDistribution
 
 
@@ -53,7 +53,7 @@ def test_losses_that_no_exponential_can_hold():
     assert 0 <= law.smallest_epsilon(0.25) <= 2000 - 599  # an upper bound far below
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -73,13 +73,6 @@ def test_equals_the_librarys_composition_on_the_same_grid(mechanism, delta):
     found = pld.epsilon(mechanism, delta=delta)
     for factor, holds in ((1 + 2e-6, True), *([(1 - 2e-6, False)] if found else [])):  # 0 is the least epsilon
         assert (theirs.get_delta_for_epsilon(found * factor + (1e-10 if holds else -1e-10)) <= target) == holds
-
-
-@pytest.mark.parametrize(("sigma", "rounds"), [(100.0, 10_000), (5.0, 30), (0.5, 3)])
-@pytest.mark.parametrize("delta", [1e-10, 1e-5])
-def test_never_below_a_gaussian_sampled_with_certainty(sigma, rounds, delta):
-    truth = accountant.epsilon(times(gaussian(sigma), rounds), delta=delta)
-    assert truth <= pld.epsilon(times(poisson(1.0, sigma), rounds), delta=delta) <= truth * 1.001 + 1e-4
 
 
 @pytest.mark.parametrize("count", [100, 10_000])

@@ -37,7 +37,7 @@ def not_above(smaller, larger):
     return smaller <= larger * (1 + GRID) + 1e-9
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(kind=kinds, percents=st.tuples(rates, rates), sigma=noise, count=rounds, delta=deltas)
 def test_a_larger_cohort_costs_more(kind, percents, sigma, count, delta):
     low, high = sorted(percents)
@@ -53,7 +53,7 @@ def test_a_secret_cohort_size_never_costs_more_than_a_fixed_one(percent, sigma, 
         assert not_above(secret, cost(f"fixed {adjacency}", percent, sigma, count, delta))
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     first=st.tuples(st.integers(1, 100), noise, st.integers(1, 30)),
     second=st.tuples(st.integers(1, 100), noise, st.integers(1, 30)),

@@ -58,12 +58,6 @@ def test_near_delta_1_nothing_cancels(left):
             assert kept(found) == pytest.approx(1 - mp.mpf(delta), rel=1e-11, abs=0)
 
 
-def test_five_fold_randomised_response():
-    p, q = np.full(5, 0.2), np.full(5, 0.8)
-    assert channel_epsilon(0.0, p=p, q=q) == pytest.approx(5 * math.log(4), rel=1e-14)
-    assert channel_epsilon(1e-4, p=p, q=q) == pytest.approx(6.9312, abs=5e-5)
-
-
 @pytest.mark.parametrize("delta", [1e-8, 1e-4, 1e-2])
 def test_below_the_renyi_bound(delta):
     c, t, d = 0.2, 0.1, 40

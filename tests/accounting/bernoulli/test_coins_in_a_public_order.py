@@ -54,17 +54,15 @@ def test_it_costs_what_so_many_uploads_cost(coins, rounds):
 
 def test_accounts_of_rounds_that_come_one_by_one_agree():
     release = subsample(MANY, ORDER)
+    one, two = (accountant.epsilon(times(release, number), delta=DELTA) for number in (3, 4))
     stream = epsilons(release, delta=DELTA, rounds=4)
-    values = [next(stream) for _ in range(4)]
+    assert list(itertools.islice(stream, 4)) == pytest.approx([one, one, one, two], rel=2e-3)
     running = Running(delta=DELTA, typical=release, rounds=4)
-    for number, value in enumerate(values, 1):
-        whole = accountant.epsilon(times(release, number), delta=DELTA)
-        assert value == pytest.approx(whole, rel=2e-3)
-        assert running.epsilon(release) == pytest.approx(whole, rel=2e-3)
-        running.add(release)
-        assert running.epsilon() == pytest.approx(whole, rel=2e-3)
-    assert values[0] == pytest.approx(values[2], rel=1e-3)
-    assert values[3] > 1.2 * values[2]
+    assert running.epsilon(release) == pytest.approx(one, rel=2e-3)
+    running.add(release, 3)
+    assert running.epsilon() == pytest.approx(one, rel=2e-3)
+    assert running.epsilon(release) == pytest.approx(two, rel=2e-3)
+    assert two > 1.2 * one
 
 
 @pytest.mark.slow

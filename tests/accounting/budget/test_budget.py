@@ -192,7 +192,8 @@ class TestJson:
 
     def test_of_a_failed_condition_says_so(self):
         plan = Plan(clients=6000, cohort=100, sampling="fixed")
-        record = budget.solve(plan, noise_multiplier=1.4, rounds=180, accountant="fed-smp-theorem").to_dict()
+        asked = {"noise_multiplier": 1.4, "rounds": 180, "accountant": "fed-smp-theorem", "with_lower_bound": False}
+        record = budget.solve(plan, **asked).to_dict()
         assert record["valid"] is False
         assert any("sigma^2 = 0.4899, needed at least 0.7" in note for note in record["notes"])
 

@@ -153,28 +153,6 @@ def test_streams_that_no_proof_covers(fields, words):
     refused(InvalidParameter, words, CorrelatedRounds, separation=3, **fields)
 
 
-@pytest.mark.slow_but_one_in(8)
-@pytest.mark.parametrize(
-    ("momentum", "epsilon", "lanes", "error"),
-    [
-        (0.0, 1.0, 4, 8.3305), (0.0, 2.0, 10, 5.2955), (0.0, 4.0, 12, 3.4705), (0.0, 8.0, 20, 2.2745),
-        (0.9, 1.0, 10, 70.15), (0.9, 2.0, 15, 41.055), (0.9, 4.0, 30, 25.15), (0.9, 8.0, 30, 15.465),
-    ],
-)  # fmt: skip
-def test_lanes_of_least_error_are_searched_at_the_golden_plan(momentum, epsilon, lanes, error):
-    """Errors of the theorem's table at most; with an epsilon that is that of a lane's rounds."""
-    plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins", noise="banded", server_momentum=momentum)
-    found = budget.solve(plan, epsilon=epsilon, rounds=180)
-    record = found.to_dict()
-    assert (record["lanes"], record["bands"], record["adjacency"]) == (lanes, lanes, "zero-out")
-    assert record["prefix_error_in_clips"] < error
-    assert found.lower_bound <= found.epsilon <= epsilon * (1 + 1e-6)
-    norm = np.linalg.norm(record["factorisation"]["coefficients"])
-    of_a_lane = Plan(clients=60 // lanes, cohort=1, sampling="balls-and-bins", delta=DELTA)
-    stated = budget.epsilon(of_a_lane, noise_multiplier=found.noise_multiplier / norm, rounds=180 // lanes)
-    assert found.epsilon == pytest.approx(stated, rel=1e-6)
-
-
 def test_lanes_need_an_epsilon_or_a_number():
     open_plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins", noise="banded")
     for asked in ({"noise_multiplier": 2.0, "rounds": 180}, {"noise_multiplier": 2.0, "epsilon": 2.0}):

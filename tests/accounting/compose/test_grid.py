@@ -16,10 +16,10 @@ from accounting.errors import InvalidParameter
 
 RANDOM = np.random.default_rng(20261121)
 CELLS = {
-    "sampling_probability": 10 ** RANDOM.uniform(-4, -0.3, 60),
-    "noise_multiplier": 10 ** RANDOM.uniform(-0.5, 1.5, 60),
-    "rounds": 10.0 ** RANDOM.integers(0, 5, 60),
-    "delta": 10 ** RANDOM.uniform(-9, -3, 60),
+    "sampling_probability": 10 ** RANDOM.uniform(-4, -0.3, 20),
+    "noise_multiplier": 10 ** RANDOM.uniform(-0.5, 1.5, 20),
+    "rounds": 10.0 ** RANDOM.integers(0, 5, 20),
+    "delta": 10 ** RANDOM.uniform(-9, -3, 20),
 }
 
 

@@ -19,7 +19,6 @@ from accounting import (
     PoissonSampling,
     Steps,
     Subsampled,
-    guarantee,
 )
 from accounting.compose import rdp
 from accounting.compose.accountant import epsilon
@@ -56,8 +55,7 @@ def book(tmp_path):
 def test_the_worst_client_is_found_among_sizes_and_participations(book):
     stated = Ledger.read(book.path).guarantee(DELTA)
     of_clients = [
-        guarantee(times(mechanism, count), delta=DELTA).epsilon
-        for mechanism, count in ((SMALL, 1), (LARGE, 60), (LARGE, 40))
+        epsilon(times(mechanism, count), delta=DELTA) for mechanism, count in ((SMALL, 1), (LARGE, 60), (LARGE, 40))
     ]
     assert stated.epsilon == max(of_clients) == of_clients[1]
     assert (stated.unit, stated.adjacency, stated.sampling) == ("record", "add-remove", "poisson")

@@ -82,8 +82,9 @@ def test_many_parts_do_not_add_up_their_cut_tails(delta):
     assert found >= 0.5 * noisiest or delta < 1e-12
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("sigma", [0.02, 0.01])
-@pytest.mark.parametrize("q", [0.01, 0.5])
+@pytest.mark.parametrize("q", [0.5, 0.01])
 def test_losses_beyond_the_range_of_exp_are_not_overstated(q, sigma):
     """Inverting the composed law through e^-loss would say 1 more than the truth here."""
     found = lower_bound.epsilon(poisson(q, sigma), delta=1e-11)
@@ -92,6 +93,7 @@ def test_losses_beyond_the_range_of_exp_are_not_overstated(q, sigma):
     assert float(poisson_profiles.removal_profile(found * 1.0001, **setting)) < 1e-11
 
 
+@pytest.mark.slow
 def test_a_mixed_composition_shows_at_least_its_sampled_part_and_its_plain_part():
     sampled, plain = times(fixed(10, 100, 2.0), 50), times(gaussian(3.0, "replace-one"), 2)
     both = Composed(parts=(*sampled.parts, *plain.parts))
@@ -166,7 +168,7 @@ def of_shifts(mu, count, interval, delta):
     return lower_bound._composed_epsilon([quantised.quantised(pair, interval, count)], interval, delta)
 
 
-@pytest.mark.parametrize(("mu", "count", "interval"), [(1e-3, 10**6, 1e-5), (3e-4, 10**7, 1e-5), (0.05, 3000, 2e-3)])
+@pytest.mark.parametrize(("mu", "count", "interval"), [(0.05, 3000, 2e-3), (1e-3, 10**6, 1e-5), (3e-4, 10**7, 1e-5)])
 def test_many_releases_in_groups_are_a_gaussian_from_below(mu, count, interval):
     exact = smallest_epsilon(1e-5, mu=mu * math.sqrt(count))
     assert 0.995 * exact < of_shifts(mu, count, interval, 1e-5) < exact
@@ -179,11 +181,11 @@ def test_groups_that_round_upwards_are_noticed(monkeypatch):
 
     merged = quantised._with_merged_cells
     monkeypatch.setattr(quantised, "_with_merged_cells", upwards)
-    assert of_shifts(1e-3, 10**6, 1e-5, 1e-5) > smallest_epsilon(1e-5, mu=1.0)
+    assert of_shifts(0.05, 3000, 2e-3, 1e-5) > smallest_epsilon(1e-5, mu=0.05 * math.sqrt(3000))
 
 
-@pytest.mark.slow_but_one_in(3)
-@pytest.mark.parametrize(("sigma", "rounds"), [(20.0, 10**6), (20.0, 10**7), (100.0, 10**7)])
+@pytest.mark.slow_but_one_in(4)
+@pytest.mark.parametrize(("sigma", "rounds"), [(20.0, 10**5), (20.0, 10**6), (20.0, 10**7), (100.0, 10**7)])
 def test_does_not_collapse_after_many_rounds(sigma, rounds):
     many = times(poisson(0.01, sigma), rounds)
     stated = pld.epsilon(many, delta=1e-5)
@@ -214,7 +216,7 @@ def test_near_delta_1_both_bounds_hold(z, left):
 
     with mp.workdps(60):
         low, high = mp.mpf(0), mp.mpf(1e4)
-        for _ in range(120):
+        for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if kept(middle) < 1 - mp.mpf(delta) else (low, middle)
         assert lower_bound.epsilon(mechanism, delta=delta) <= high

@@ -14,7 +14,7 @@ from accounting.compose import accountant
 from accounting.mechanisms import from_dict
 
 LINES = [json.loads(line) for line in (Path(__file__).parent / "earlier_epsilons.jsonl").read_text().splitlines()]
-CHUNKS = 20
+CHUNKS = 40
 
 
 @pytest.mark.slow_but_one_in(CHUNKS)

@@ -61,7 +61,7 @@ def test_agrees_with_the_library_on_a_mixed_composition():
     assert pld.epsilon(Composed(parts=mechanisms), delta=1e-6) == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("make", [lambda z, a: gaussian(z, a), lambda z, a: poisson(1.0, z, a)])
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from accounting.mechanisms import BernoulliAggregate, Composed, FixedSizeSamplin
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(("q", "sigma"), [(1e-4, 1.0), (0.1, 1.4), (0.5, 0.5), (0.5, 10.0), (0.99, 2.0)])
 @pytest.mark.parametrize("order", [1.5, 2.0, 10.9, 64.0])
 def test_the_other_order_of_the_worlds_costs_less(q, sigma, order):
@@ -188,8 +188,8 @@ def test_a_drawn_coin_costs_no_more_than_one_always_sent():
     """Fixed-size sampling against the replace-one account of the coins themselves, which it can only hide."""
     coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="replace-one", l2_clip=0.2)
     sampling = FixedSizeSampling(cohort=2, clients=20)
-    sampled = rdp.curve(Subsampled(mechanism=coins, sampling=sampling), [2.0, 3.0, 9.0, 20.0])
-    assert np.all(sampled < 0.5 * rdp.curve(coins, [2.0, 3.0, 9.0, 20.0]))
+    sampled = rdp.curve(Subsampled(mechanism=coins, sampling=sampling), [2.0, 9.0])
+    assert np.all(sampled < 0.5 * rdp.curve(coins, [2.0, 9.0]))
     assert np.all(sampled > 0)
 
 

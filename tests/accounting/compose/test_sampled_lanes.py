@@ -112,7 +112,7 @@ def test_weights_keep_to_their_bounds(setting, epsilon, tilts):
         assert best > 0.05 * largest[order] or order or epsilon > 1
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("setting", TINY)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
 def test_means_are_the_hockey_sticks_of_all_patterns(setting, epsilon):
@@ -152,16 +152,16 @@ def test_against_quadrature(epsilon):
 
 
 def test_bounds_cover_the_truth():
-    """400 bounds at failure 0.2, 5,000 samples each: far fewer than a fifth are below the truth, where means often
+    """200 bounds at failure 0.2, 5,000 samples each: far fewer than a fifth are below the truth, where means often
     are (planted: a bound without its slack)."""
     one, truth = exact(0.6, 0.9)
     largest, below, means = one.largest_weights(0.6, (0.8, 0.8)), 0, 0
-    for seed in range(400):
+    for seed in range(200):
         sums = sampled_sums(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
         below += any(bound < true for bound, true in zip(sums.bounds(largest, 0.2), truth, strict=True))
         means += any(total / sums.count < true for total, true in zip(sums.totals, truth, strict=True))
-    assert below <= 0.1 * 400
-    assert means > 0.4 * 400
+    assert below <= 0.1 * 200
+    assert means > 0.4 * 200
 
 
 def test_patterns_have_one_lane_and_one_round_an_epoch():
@@ -201,7 +201,7 @@ def shown(sets, one, epsilon, seed=5, count=400_000):
     return [(one.mean(), one.std() / math.sqrt(count)) for one in both]
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", [*FAULTS, "sound"])
 def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
     """Bounds at failure 1e-6, faults by five standard errors; the sound twin is not flagged."""
@@ -235,6 +235,7 @@ def of(schedule, rounds, z=1.0, adjacency="add-remove"):
     return times(Subsampled(mechanism=noise, sampling=schedule), rounds)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("lanes", "rounds"), [(4, 24), (12, 24), (4, 17), (12, 17)])
 def test_the_deterministic_account_is_that_of_public_lanes_and_has_no_lower_bound(lanes, rounds):
     secretly = of(secret(12, lanes, lanes), rounds, 2.0)
@@ -280,7 +281,7 @@ def test_a_certificate_is_below_the_deterministic_bound(tmp_path, monkeypatch):
     stated = budget.solve(Plan(**PLAN), noise_multiplier=2.0, rounds=24)
     assert stated.plan.adjacency == "add-remove"
     assert stated.to_dict()["secret_lanes"] is True
-    found = certificates.cached_or_new_certificate(certificates.Claim.of(stated), samples=50_000)
+    found = certificates.cached_or_new_certificate(certificates.Claim.of(stated), samples=20_000)
     assert found.epsilon < found.deterministic == stated.epsilon
     assert found.holds
     assert certificates.Claim.of(stated).recomputes(found)

@@ -43,7 +43,7 @@ def best_of(law, runs):
 @pytest.mark.parametrize("runs", LAWS)
 def test_exact_laws_of_the_best_stay_below(runs):
     rng, nearest = np.random.default_rng(0), 0.0
-    for _ in range(200):
+    for _ in range(60):
         p = rng.dirichlet(np.full(4, 2.0))
         q = p * np.exp(rng.uniform(-0.4, 0.4, 4))
         q /= q.sum()
@@ -100,11 +100,10 @@ def test_dp_accounting_states_the_same(runs, shape):
 
 def test_the_golden_number():
     """The best of 30 runs in the mean; ten runs that are composed cost 2.13, and Renyi orders state 1.61."""
-    stated = selection.epsilon(GOLDEN, runs=RandomRuns(mean=30.0), delta=6000**-1.1)
-    assert stated == pytest.approx(1.1960, abs=2e-3)
-    assert stated > accountant.epsilon(GOLDEN, delta=6000**-1.1)
     costs = [selection.epsilon(GOLDEN, runs=RandomRuns(mean=m), delta=6000**-1.1) for m in (3.0, 10.0, 30.0)]
     assert costs == sorted(costs)
+    assert costs[-1] == pytest.approx(1.1960, abs=2e-3)
+    assert costs[0] > accountant.epsilon(GOLDEN, delta=6000**-1.1)
 
 
 @pytest.mark.parametrize("eta", [-0.5, 0.0, 1.0, 3.0])

@@ -65,8 +65,8 @@ def in_many_digits(order, q, t):
         return float(mp.log1p(total) / (order - 1))
 
 
-@pytest.mark.slow_but_one_in(4)
-@pytest.mark.parametrize("sigma", [1e-9, 0.6, 1.4, 2.8, 8.0, 20.0, 200.0, 1e4])
+@pytest.mark.slow_but_one_in(8)
+@pytest.mark.parametrize("sigma", [2.8, 1e-9, 0.6, 1.4, 8.0, 20.0, 200.0, 1e4])
 def test_equals_many_digits(sigma):
     t = terms(sigma, 256) if sigma > 1e-9 else terms(sigma, 17)
     for q, order in itertools.product(PROBABILITIES, (2, 3, 4, 17, 64, 255, 256)):
@@ -75,7 +75,7 @@ def test_equals_many_digits(sigma):
             assert exact <= ours(order, q, sigma) <= exact * (1 + 2e-10), (q, order)
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("sigma", [*np.random.default_rng(20261122).uniform(0.8, 30, 8), 2 / math.sqrt(math.log(4))])
 def test_equals_many_digits_at_every_order(sigma):
     """Noise from where no difference counts to where all do: between, they are left out from some order on."""

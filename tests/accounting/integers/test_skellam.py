@@ -39,6 +39,7 @@ def test_the_reference_law_is_the_known_one_and_closed_under_sums():
 CASES = [(v, moves) for v in (0.05, 0.5, 2.0, 8.0, 50.0) for moves in [(1,), (5,), (1, -2)] if len(moves) == 1 or v < 9]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("variance", "moves"), CASES)
 def test_never_below_the_exact_divergence(variance, moves):
     mechanism = noise(variance, math.hypot(*moves), len(moves))

@@ -155,7 +155,7 @@ def spend(path, name, counts):
 
 
 def test_processes_that_charge_at_once_never_overspend(project):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     counts = context.Queue()
     workers = [context.Process(target=spend, args=(project.ledger.path, name, counts)) for name in "abc"]
     for worker in workers:

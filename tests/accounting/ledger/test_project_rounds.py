@@ -30,6 +30,7 @@ POISSON = one_round(PoissonSampling(probability=0.1), 8.0)
 
 
 def project_of(folder, epsilon=1.0, first=POISSON):
+    folder.mkdir(exist_ok=True)
     ProjectLedger.create(folder / "p.jsonl", clients=600, epsilon=epsilon, delta=DELTA)
     project = ProjectLedger.open(folder / "p.jsonl", pay=10**6)
     if first is not None:
@@ -69,12 +70,6 @@ def test_rounds_that_begin_later_are_priced_to_their_end(tmp_path):
         project.charge(line(2, turns), run="b")
     four = project_of(tmp_path / "other", epsilon=2.0).price(((turns, 31),))
     assert purchase.units == four > project_of(tmp_path / "third", epsilon=2.0).price(((turns, 5),))
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "third").mkdir()
 
 
 def test_a_purchase_of_03_is_of_the_first_rounds_and_more_is_read_but_not_charged(tmp_path):

@@ -239,15 +239,6 @@ def test_the_golden_project_has_its_units(golden, tmp_path):
     assert whole.units == (451, 450)
 
 
-@pytest.mark.slow
-def test_a_larger_golden_project_has_its_units(tmp_path):
-    for reserve, units in ((0.01, 1603), (0.0, 1605)):
-        path = tmp_path / f"{reserve}.jsonl"
-        project = ProjectLedger.create(path, clients=6000, epsilon=2.0, delta=GOLDEN_DELTA, reserve=reserve)
-        project.charge(release(0, GOLDEN), run="a")
-        assert project.units == (units, units - 1)
-
-
 def test_a_quieter_round_costs_one_unit_and_another_none_is_made_of(golden):
     for number, mechanism in enumerate((GOLDEN, poisson(1 / 60, 1.5), poisson(1 / 70, 1.4), poisson(1 / 61, 2.0))):
         golden.charge(release(number, mechanism), run="b")

@@ -102,9 +102,10 @@ samplings = st.one_of(
 )
 releases = st.one_of(gaussians, st.builds(Subsampled, mechanism=gaussians, sampling=samplings))
 compositions = st.builds(Composed.of, st.lists(releases, min_size=1, max_size=4))
+words = st.text("ab0 é[{\0\u2028\U0001f600", max_size=5)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
 )
 
 

@@ -74,7 +74,7 @@ def test_a_client_of_four_rounds_has_the_epsilon_of_four(ledger, numbers):
 
 def test_no_multiset_of_turns_has_less_than_its_most_frequent_client():
     draw, below = np.random.default_rng(5), 0
-    for _ in range(300):
+    for _ in range(100):
         period, z = int(draw.integers(1, 8)), float(draw.uniform(0.5, 5.0))
         numbers = draw.integers(0, draw.integers(1, 40), size=draw.integers(1, 20)).tolist()
         truth = max(Counter(number % period for number in numbers).values()) ** 0.5 / z
@@ -82,7 +82,7 @@ def test_no_multiset_of_turns_has_less_than_its_most_frequent_client():
         stated = accountant.epsilon(rounds_of(numbers, turns).composition(), delta=1e-5)
         assert stated >= smallest_epsilon(1e-5, mu=truth) * (1 - 1e-12)
         below += accountant.epsilon(by_count(numbers, turns), delta=1e-5) < smallest_epsilon(1e-5, mu=truth) * 0.99
-    assert below > 100  # the count is found out
+    assert below > 30  # the count is found out
 
 
 # -- Secret schedules: patterns of up to 3 rounds by quadrature, more rounds by sampling ----------
@@ -188,7 +188,7 @@ def exceeds(schedule, numbers, z, delta, composed):
     return max(exact_deltas(schedule, numbers, z, epsilon)) > delta * 1.02 + 1e-7
 
 
-@pytest.mark.parametrize(("count", "seed"), [(8, 1), pytest.param(150, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "seed"), [(6, 1), pytest.param(150, 2, marks=pytest.mark.slow)])
 def test_small_multisets_of_secret_rounds_by_quadrature(count, seed):
     found = 0
     for schedule, numbers, z, delta in small_settings(count, seed):

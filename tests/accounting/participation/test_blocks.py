@@ -55,7 +55,7 @@ def test_numbers_of_participations_are_exact_fractions(inside, rounds, count):
 
 
 def test_the_first_block_of_rests_is_exact():
-    assert epsilon(MinSeparation(separation=15, probability=1 / 60), 180) == pytest.approx(0.6973, abs=1e-4)
+    """That of a separation of 15 is on a page (`test_page.py`)."""
     assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
     (first, _), *_ = dominating_blocks(MinSeparation(separation=4, probability=0.2), 3)
     assert first == OnceInBlock(weights=((0.2, 3),))
@@ -102,6 +102,7 @@ def quadrature(count):
     return axes, math.prod(np.meshgrid(*[weights / weights.sum()] * count, indexing="ij", sparse=True))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("rounds", "times", "count"), [(3, 2, 2), (4, 2, 2), (5, 2, 2), (4, 3, 2), (6, 3, 3), (5, 2, 3), (7, 4, 3)]
 )

@@ -19,7 +19,7 @@ from accounting.mechanisms import BallsAndBins, DiscreteGaussian, Subsampled, fr
 from accounting.mechanisms.samplings.allocation import divisors
 
 DELTA = 6000**-1.1
-DRAWS = 200_000
+DRAWS = 100_000
 
 
 def of(schedule, rounds, z=1.0, adjacency="zero-out"):
@@ -59,7 +59,7 @@ def divergences(patterns, c, rounds, z, epsilons, seed=3):
     [(4, 4, 2, 2), (8, 4, 2, 2), (6, 6, 3, 2), (7, 4, 2, 2), (6, 6, 2, 1), (5, 2, 2, 2)],
 )
 def test_all_lanes_are_below_the_account_and_one_attains_it(rounds, bins, lanes, bands):
-    """By 200,000 draws of all patterns, 5 standard errors: a wrong alarm with probability below 1e-5 a case."""
+    """By 100,000 draws of all patterns, 5 standard errors: a wrong alarm with probability below 1e-5 a case."""
     c, z, epsilons = square_root(bands), 1.1, np.array([0.1, 0.7, 1.5])
     schedule = BallsAndBins(bins=bins, lanes=lanes, coefficients=tuple(c))
     claimed = profile(of(schedule, rounds, z))(epsilons)
@@ -157,10 +157,11 @@ def test_the_account_is_that_of_a_lane_and_meets_the_lower_bound(lanes):
 
 def test_a_beginning_costs_no_more_and_is_bracketed():
     schedule, z = BallsAndBins(bins=12, lanes=4, coefficients=tuple(square_root(4))), 2.0
-    stated = [accountant.epsilon(of(schedule, count, z), delta=1e-4) for count in range(1, 25)]
+    counts = (1, 2, 3, 4, 5, 8, 11, 12, 13, 17, 23, 24)
+    stated = [accountant.epsilon(of(schedule, count, z), delta=1e-4) for count in counts]
     assert np.all(np.diff(stated) >= -1e-9)
-    for count in (1, 2, 5, 13, 24):
-        assert lower_bound.epsilon(of(schedule, count, z), delta=1e-4) <= stated[count - 1] + 1e-12
+    for count in (2, 13, 24):
+        assert lower_bound.epsilon(of(schedule, count, z), delta=1e-4) <= stated[counts.index(count)] + 1e-12
 
 
 def test_as_many_lanes_as_rounds_of_an_epoch_are_a_public_order():

@@ -61,6 +61,7 @@ def test_errors_of_lanes(epsilon, momentum):
     step = 0.01 if momentum == 0 else 0.1
     assert 0 <= float(printed) - found["prefix_error_in_clips"] < 1.1 * step
     assert lanes.split("\n")[0] == f"{found['lanes']} lanes"
+    assert (found["bands"], found["adjacency"]) == (found["lanes"], "zero-out")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Divergences of blocks of rounds against integrals, closed forms and Monte Carlo."""
+"""Divergences of blocks of rounds against integrals and closed forms."""
 
 import itertools
 import math
@@ -12,7 +12,6 @@ from scipy.special import ndtr
 
 from accounting.compose import accountant, lower_bound
 from accounting.compose.lower_bound import counts_distribution
-from accounting.gaussian import privacy_profile
 from accounting.gaussian.sampled_profiles import addition_profile, removal_profile
 from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation, subsample
 from accounting.participation import ratio_distribution
@@ -34,16 +33,9 @@ def above_truth(found, truth, *, within):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_one_round_for_sure_is_the_gaussian_mechanism(shift):
-    forth, back = divergences(of((1.0, 1)), shift, LOSSES)
-    truth = privacy_profile(LOSSES, mu=shift)
-    above_truth(forth, truth, within=1e-2)
-    above_truth(back, truth, within=1e-2)
-
-
-@pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.parametrize("q", [1 / 60, 0.5])
+@pytest.mark.parametrize("q", [1 / 60, 0.5, 1.0])
 def test_the_first_round_of_an_epoch_is_poisson_sampling(shift, q):
+    """With q = 1 it is the Gaussian mechanism."""
     forth, back = divergences(of((q, 1)), shift, LOSSES)
     above_truth(forth, removal_profile(LOSSES, sampling_probability=q, noise_multiplier=1 / shift), within=1e-2)
     above_truth(back, addition_profile(LOSSES, sampling_probability=q, noise_multiplier=1 / shift), within=1e-2)
@@ -113,7 +105,7 @@ def test_tiny_noise_is_still_bounded_from_above(shift):
 @pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("shift", [3.0, 5.0])
 def test_two_rounds_at_tiny_noise_against_quadrature(shift):
-    losses = np.array([0.0, 1.0, 5.0, 10.0])
+    losses = np.array([0.0, 1.0, 10.0])
     for weights in ((0.5, 0.5), (0.3, 0.1)):
         block = of((weights[0], 2)) if weights[0] == weights[1] else of((weights[0], 1), (weights[1], 1))
         truth = np.array([two_rounds(shift, weights, math.exp(loss)) for loss in losses])
@@ -127,21 +119,6 @@ def test_the_two_orders_agree_at_gamma_one():
     for block in (of((1 / 60, 60)), of((1 / 60, 20)), of((0.1, 1), (0.05, 3))):
         forth, back = divergences(block, 1 / 1.4, np.zeros(1))
         assert forth[0] == pytest.approx(back[0], rel=1e-5)
-
-
-def test_an_epoch_of_five_rounds_against_monte_carlo():
-    """150,000 draws; a wrong alarm with probability below 1e-5 (5 standard errors, twice four numbers)."""
-    shift, bins = 1.0, 5
-    x = np.random.default_rng(7).standard_normal((150_000, bins))
-    ratio = np.exp(shift * x - shift * shift / 2).mean(axis=1)
-    forth, back = divergences(of((1 / bins, bins)), shift, LOSSES[1:])
-    for loss, one, two in zip(LOSSES[1:], forth, back, strict=True):
-        for found, draws in (
-            (one, np.maximum(ratio - math.exp(loss), 0)),
-            (two, np.maximum(1 - math.exp(loss) * ratio, 0)),
-        ):
-            error = 5 * draws.std() / math.sqrt(len(draws)) + 1e-6
-            assert draws.mean() - error <= found <= draws.mean() * 1.005 + error
 
 
 @pytest.mark.parametrize("shift", [0.1, 1.0, 3.0])
