@@ -56,7 +56,7 @@ def test_all_schemes_are_here():
 
 
 @pytest.mark.slow_but_one_in(3)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.data())
 @ALL
 def test_through_bytes(setting, data):
@@ -106,17 +106,6 @@ def test_not_finite_is_refused_by_name(setting, wrong):
 
 
 @ALL
-def test_a_client_does_not_depend_on_the_others(setting):
-    scheme, x, seeds = make(setting), vectors(5, 200), [9, 8, 7, 2**64 - 1, -(2**63)]
-    if scheme.name == "shared-randk":
-        seeds = [7] * 5
-    together = scheme.encode(x, seed=seeds)
-    for client in range(5):
-        alone = scheme.encode(x[client : client + 1], seed=seeds[client : client + 1])
-        assert alone[0].to_bytes() == together[client].to_bytes()
-
-
-@ALL
 def test_other_clients_randomness_differs(setting):
     """Identical updates with hashed seeds: random schemes send different things, the others the same."""
     scheme = make(setting)
@@ -150,7 +139,7 @@ def test_float64_and_strided_updates(setting):
 @ALL
 def test_sizes_add_up(setting):
     for payload in make(setting).encode(vectors(2, 333), seed=1):
-        assert payload.size().bits == 8 * len(payload.to_bytes())
+        assert payload.size().bits == 8 * payload.byte_count() == 8 * len(payload.to_bytes())
 
 
 def test_linear_schemes_say_so():
