@@ -133,7 +133,7 @@ def test_no_generator_with_a_state_is_drawn_from(monkeypatch):
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
     "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 10, "cohort": 10, "rounds": 2, "sampling": "all"},
+    "federation": {"clients": 10, "cohort": 10, "rounds": 1, "sampling": "all"},
     "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
     "method": {"name": "dp-fedavg"},
     "privacy": {
@@ -148,7 +148,7 @@ def bytes_of_a_run(folder, asked, *settings):
     experiment = build(parse(override({name: dict(t) for name, t in TABLES.items()}, list(settings)), source="test"))
     asked.clear()
     federation.run(experiment, folder)
-    return sum(asked), 2 * 10 * experiment.method.stages.width
+    return sum(asked), 10 * experiment.method.stages.width
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])

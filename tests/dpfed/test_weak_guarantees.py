@@ -17,7 +17,7 @@ EPSILON_NOTE = "is above 20: it allows likelihood ratios of e^"
 
 @pytest.fixture
 def weak(tiny_config, tmp_path):
-    settings = ("privacy.delta=0.1", "privacy.noise_multiplier=0.1", "federation.rounds=2")
+    settings = ("privacy.delta=0.1", "privacy.noise_multiplier=0.1", "federation.rounds=1")
     return federation.run(build(tiny_config(*settings)), tmp_path / "run")
 
 

@@ -40,7 +40,7 @@ def convolutional() -> nn.Module:
 def trainer(factory: Any = dense, **changes: Any) -> LocalTraining:
     model = FlatModel(factory)
     course = changes.pop("course", Sgd(size=model.size, learning_rate=0.1, momentum=0.5))
-    return training_of(changes.pop("model", model), course, SIZES, (16,), mixed=True, **({"epochs": 3} | changes))
+    return training_of(changes.pop("model", model), course, SIZES, (16,), mixed=True, **({"epochs": 2} | changes))
 
 
 def by_torch(training: LocalTraining, weights: Tensor, client: int, factory: Any) -> Tensor:
@@ -77,7 +77,7 @@ def test_a_client_moves_alike_alone_and_in_any_chunk(strategy: str) -> None:
     weights = training.model.initial(0)
     kept = weights.clone()
     whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
-    for chunk in (1, 2, 4):
+    for chunk in (1, 4):
         again = replace(training, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS)
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-6)
     alone = training.train(weights, np.array([4]), number=0, seeds=SEEDS)[0]

@@ -35,10 +35,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, data: Any, model: Any, loss: OfSamples | None = None, **settings: Any) -> Any:
-    private = {} if settings.pop("public", False) else {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
-    tables: dict[str, Any] = {"federation.rounds": 1, "federation.cohort": 4, "local.batch_size": 4} | private
+    noise = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0, "privacy.accountant": "rdp"}
+    private = {} if settings.pop("public", False) else noise
+    tables: dict[str, Any] = {"federation.rounds": 1, "federation.cohort": 4, "local.batch_size": 4, "local.epochs": 1}
     preset = "dp-fedavg-digits" if private else "fedavg-digits"
-    chosen = tables | {name.replace("__", "."): value for name, value in settings.items()}
+    chosen = tables | private | {name.replace("__", "."): value for name, value in settings.items()}
     return dpfed.run(preset, chosen, data=data, model=model, loss=loss, out=folder / "run", progress=False)
 
 
@@ -230,8 +231,8 @@ def test_a_loss_with_conditions_trains_in_a_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda: nn.DataParallel(nn.Sequential(nn.Linear(8, 3))),
         lambda: nn.Sequential(nn.DataParallel(nn.Linear(8, 3))),
+        pytest.param(lambda: nn.DataParallel(nn.Sequential(nn.Linear(8, 3))), marks=pytest.mark.slow),
         pytest.param(lambda: torch.compile(nn.Sequential(nn.Linear(8, 3))), marks=pytest.mark.slow),
     ],
 )

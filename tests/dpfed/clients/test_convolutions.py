@@ -63,7 +63,7 @@ class Calls(TorchDispatchMode):
 def golden_clients(model: FlatModel, clients: int, samples: int = 2) -> LocalTraining:
     return training_of(
         model, Sgd(size=model.size, learning_rate=0.1), [samples] * clients, (1, 28, 28), batch_size=samples,
-        strategy="vmap", chunk=clients,
+        steps=1, strategy="vmap", chunk=clients,
     )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def test_planted_faults_are_seen(fault: str) -> None:
 @pytest.mark.parametrize("signed", [False, True])
 def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed: bool) -> None:
     """Batch 2 of 8, u / n from -1.4 to 1.4: the clip with probability 3/4, else 1 or low as u asks for."""
-    clients, count, share = 20_000, 8, 0.25
+    clients, count, share = 5_000, 8, 0.25
     course = MaskedNoise(
         size=count, masked=torch.arange(count), noise=partial(random_noise, noise="uniform", alpha=1.0),
         learning_rate=1.0, signed=signed, shared_noise=True,
@@ -155,9 +155,9 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
     for j in range(count):
         ones = float((seen[:, j] - 1).abs().lt(1e-5).float().mean())
         kept = float((seen[:, j] - clipped[j]).abs().lt(1e-5).float().mean())
-        assert ones == pytest.approx(float(share * chance[j] if inside[j] else ratio[j] > 0), abs=0.013)
-        assert kept == pytest.approx(1 - share if inside[j] else 1.0, abs=0.013)
-    torch.testing.assert_close(seen.mean(dim=0), clipped, rtol=0, atol=0.02)
+        assert ones == pytest.approx(float(share * chance[j] if inside[j] else ratio[j] > 0), abs=0.026)
+        assert kept == pytest.approx(1 - share if inside[j] else 1.0, abs=0.026)
+    torch.testing.assert_close(seen.mean(dim=0), clipped, rtol=0, atol=0.04)
 
 
 @pytest.mark.parametrize("scheme", [FedMrn(alpha=ALPHA), FedMrnSigned(alpha=ALPHA)])

@@ -68,7 +68,7 @@ def moves(training: LocalTraining, clients: Any = CLIENTS, number: int = 1, seed
 def test_a_client_draws_the_same_in_a_loop_side_by_side_and_whoever_else_trains(factory: Any) -> None:
     plain = moves(trainer(factory, strategy="loop"))
     assert torch.equal(moves(trainer(factory, strategy="loop")), plain)
-    for chunk in (1, 3, 6):
+    for chunk in (1, 4):
         torch.testing.assert_close(moves(trainer(factory, strategy="vmap", chunk=chunk)), plain, rtol=2e-3, atol=2e-5)
     alone = torch.cat([moves(trainer(factory, strategy="loop"), np.array([client])) for client in CLIENTS])
     assert torch.equal(alone, plain)
@@ -215,7 +215,8 @@ def test_a_run_with_dropout_is_resumed_to_the_bit(tiny_config: Any, tmp_path: An
             nn.Flatten(), nn.Linear(64, 16), nn.Dropout(), nn.Linear(16, classes)
         ),
     )
-    config = tiny_config("model.name=dropout-in-a-test", without=["model"])
+    small = ("federation.rounds=2", "federation.cohort=4", "privacy.accountant=rdp")
+    config = tiny_config("model.name=dropout-in-a-test", *small, without=["model"])
     whole = federation.run(build(config), tmp_path / "whole")
     stopped_run(build(config), tmp_path / "parts", after=1)
     parts = federation.run(build(config), tmp_path / "parts", resume=True)

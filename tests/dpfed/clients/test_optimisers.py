@@ -65,6 +65,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, course: str)
     return room - weights
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize("course", ["plain", "sgd", "adam", "adamw"])
 def test_steps_are_those_of_torch_and_statistics_do_not_decay(course: str, strategy: str) -> None:
@@ -110,6 +111,7 @@ def test_schedules_are_those_of_torch(schedule: Schedule, peer: Any) -> None:
         following.step()
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     "settings",
     [

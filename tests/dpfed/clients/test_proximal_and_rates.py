@@ -53,6 +53,7 @@ def by_torch(flat: FlatModel, weights: Tensor, kind: str, proximal: float, rated
     return now - weights
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize("rated", [False, True])
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adamw"])
@@ -82,7 +83,8 @@ def test_rates_that_say_nothing_are_refused(rates: list[str], words: str) -> Non
 
 def run(folder: Path, preset: str = "dp-fedavg-digits", **settings: Any) -> Any:
     data = dpfed.data.from_clients([(INPUTS, LABELS)] * 8, (INPUTS, LABELS), classes=3)
-    tables = {"federation.rounds": 1, "federation.cohort": 4, "privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
+    tables = {"federation.rounds": 1, "federation.cohort": 4, "privacy.epsilon": None, "privacy.noise_multiplier": 1.0,
+              "privacy.accountant": "rdp", "local.epochs": 1}  # fmt: skip
     chosen = tables | {name.replace("__", "."): value for name, value in settings.items()}
     network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     return dpfed.run(preset, chosen, data=data, model=network, out=folder / "run", progress=False)

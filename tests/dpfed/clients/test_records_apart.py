@@ -130,12 +130,14 @@ def tried(maker: Callable[[], nn.Module], loss: Loss = CROSS_ENTROPY) -> None:
     require_records_apart(FlatModel(maker), loss, x, y, batch_size=20, seeds=Seeds(root=0))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", MIXING)
 def test_a_network_that_mixes_records_is_refused_by_name(name: str) -> None:
     maker, words = MIXING[name]
     refused(ConfigError, rf"^\[local\.record\]: (?s:.*){words}", tried, maker)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", APART)
 def test_a_network_that_keeps_records_apart_passes(name: str) -> None:
     tried(APART[name])
@@ -170,7 +172,7 @@ def largest_move(maker: Callable[[], nn.Module], folder: Any) -> float:
     return 40 * float((models[0] - models[1]).norm())
 
 
-@pytest.mark.parametrize("name", ["minus the mean", "plus the sum"])
+@pytest.mark.parametrize("name", ["minus the mean", pytest.param("plus the sum", marks=pytest.mark.slow)])
 def test_one_record_moves_the_sum_by_two_clip_norms_or_the_run_is_refused(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,11 +75,11 @@ def moves(training: LocalTraining) -> Tensor:
 def test_all_ways_give_the_same_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = moves(trainer(name, strategy="loop"))
     assert plain.abs().sum(dim=1).count_nonzero() == len(SIZES) - 1
-    for chunk in (1, 3, 8):
+    for chunk in (1, 3):
         torch.testing.assert_close(moves(trainer(name, strategy="vmap", chunk=chunk)), plain, rtol=2e-3, atol=2e-5)
     threads = torch.get_num_threads()
     try:
-        for workers in (1, 2, 3):
+        for workers in (2, 3):
             torch.set_num_threads(workers)
             assert torch.equal(moves(trainer(name, strategy="loop")), plain)
     finally:

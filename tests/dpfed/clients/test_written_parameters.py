@@ -139,10 +139,11 @@ def test_runs_that_differ_in_when_they_evaluate_end_alike_and_the_audit_passes(
     held = [(inputs[10 * i : 10 * i + 10], targets[10 * i : 10 * i + 10]) for i in range(40)]
     data = dpfed.data.from_clients(held, test=(inputs[400:], targets[400:]), classes=3)
     models = []
-    for every in (1, 3):
+    for every in (1, 2):
         torch.manual_seed(0)
-        settings = {"federation.rounds": 3, "federation.cohort": 10, "local.strategy": "loop",
-                    "run.evaluate_every": every, "privacy.accountant": "rdp"}  # fmt: skip
+        settings = {"federation.rounds": 2, "federation.cohort": 10, "local.strategy": "loop", "local.epochs": 1,
+                    "run.evaluate_every": every, "privacy.epsilon": None, "privacy.noise_multiplier": 1.0,
+                    "privacy.accountant": "rdp"}  # fmt: skip
         out = tmp_path / str(every)
         done = dpfed.run("dp-fedavg-digits", settings, data=data, model=Renormed(), out=out)
         models.append(torch.cat([part.detach().flatten() for part in done.model.parameters()]))
@@ -157,7 +158,7 @@ def test_scores_are_of_samples_to_which_nothing_was_written(tmp_path: Any, monke
     targets = (inputs.sum(1) % 3).long()
     held = [(inputs[10 * i : 10 * i + 10], targets[10 * i : 10 * i + 10]) for i in range(20)]
     data = dpfed.data.from_clients(held, test=(inputs[200:], targets[200:]), classes=3)
-    settings = {"federation.rounds": 3, "federation.cohort": 10, "run.evaluate_every": 1,
+    settings = {"federation.rounds": 3, "federation.cohort": 10, "run.evaluate_every": 1, "local.epochs": 1,
                 "local.record.clip_norm": 1.0, "local.record.noise_multiplier": 1.0}  # fmt: skip
     metrics = {"ones": lambda outputs, targets: targets.clamp_(max=1)}
     done = dpfed.run("fedavg-digits", settings, data=data, model=Shifted(), metrics=metrics, out=tmp_path / "run")

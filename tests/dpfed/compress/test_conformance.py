@@ -17,7 +17,7 @@ from dpfed.errors import ConfigError
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_scheme_of_ours_passes(setting):
     found = dpfed.compress.check(make(setting))

@@ -69,6 +69,7 @@ def sum_of_words(rows, bits):
 # --- the norm ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
 @pytest.mark.parametrize("steps", [0.3, 2.5, 40.0, 3000.0])
 @pytest.mark.parametrize("size", [1, 2, 37, 1000])

@@ -77,7 +77,7 @@ def test_every_truncation_is_noticed(setting):
     refused(content + content)
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(8)
 @ALL
 def test_every_forged_byte_is_harmless(setting):
     """With the checksum made right: any one byte set to anything."""
@@ -103,6 +103,7 @@ OPTIONS = [{name: value} for name, values in FORGED.items() for value in values]
 OPTIONS += [{"k": 2**24, "digest": ""}, {"k": 2, "digest": "x" * 150}]
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("name", dpfed.compress.names())
 @pytest.mark.parametrize("dimension", [1, 24, (1 << 24) - 1, (1 << 32) - 1])
 def test_forged_options_take_little_memory(name, dimension):

@@ -30,8 +30,8 @@ def test_the_covariance_for_signs_by_enumeration():
 
 @pytest.mark.parametrize("vectors", ["rademacher", "gaussian"])
 def test_the_mean_and_covariance_of_a_mean_of_three_clients(vectors):
-    """50 000 means: each entry within 5.5 standard deviations (34 checks: rate 1e-6); the other law is far outside."""
-    groups = 50_000
+    """10 000 means: each entry within 5.5 standard deviations (34 checks: rate 1e-6); the other law is far outside."""
+    groups = 10_000
     scheme = compress.get("fedscalar", vectors=vectors)
     decoded = scheme.decode(scheme.encode(X.repeat(groups, 1), seed=5)).double().view(groups, 3, 4)
     means = decoded.mean(dim=1)
@@ -64,9 +64,9 @@ def test_identical_clients_gain_from_own_seeds_only():
     decoded = own.decode(own.encode(x.expand(20_000, -1), seed=1))
     groups = torch.stack([group.mean(dim=0) for group in decoded.split(10)])
     assert float((groups - x).square().sum(dim=1).mean()) / 50 == pytest.approx(4.9, rel=0.1)
-    shared = [compress.get("fedscalar", shared_seed=seed) for seed in range(500)]
+    shared = [compress.get("fedscalar", shared_seed=seed) for seed in range(250)]
     errors = [float((one.mean(one.encode(x.expand(10, -1))) - x).square().sum()) / 50 for one in shared]
-    assert sum(errors) / 500 == pytest.approx(49, rel=0.35)
+    assert sum(errors) / 250 == pytest.approx(49, rel=0.5)
 
 
 @pytest.mark.parametrize("options", [{}, {"vectors": "gaussian"}, {"projections": 3}, {"shared_seed": 4}])

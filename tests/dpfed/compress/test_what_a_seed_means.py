@@ -45,6 +45,7 @@ def rotated_back(levels, scales, seed, dimension, sizes, rounds):
     [(1, 64, [1]), (1025, 1 << 16, [1024, 1]), (3000, 1 << 16, [2048, 1024]), (3000, 1024, [1024, 1024, 1024])],
 )
 @pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.slow_but_one_in(3)
 def test_drive(dimension, block, sizes, rounds):
     decoded, fields, seed = parsed("drive", X[:, :dimension], block=block, rounds=rounds)
     signs = 2.0 * fields["symbols"] - 1
@@ -52,7 +53,7 @@ def test_drive(dimension, block, sizes, rounds):
     close(decoded, rotated_back(signs, fields["scales"], seed, dimension, sizes, rounds))
 
 
-@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("bits", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_eden(bits):
     decoded, fields, seed = parsed("eden", bits=bits)
     levels = np.array([-level for level in reversed(POSITIVE_CENTROIDS[bits])] + list(POSITIVE_CENTROIDS[bits]))

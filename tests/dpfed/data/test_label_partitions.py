@@ -64,16 +64,16 @@ def test_unbalanced_keeps_to_its_shares_and_labels(samples: int, clients: int, c
 
 
 def test_dirichlet_shares_have_the_laws_mean_and_variance() -> None:
-    """A client's share of a label is Beta(a, (n - 1) a); five standard errors of 4,000 shares, false alarm 1e-5."""
+    """A client's share of a label is Beta(a, (n - 1) a); five standard errors of 1,000 shares, false alarm 1e-5."""
     alpha, clients = 0.3, 20
-    labels = np.repeat(np.arange(40), 2000)
+    labels = np.repeat(np.arange(40), 500)
     shares = np.concatenate(
-        [label_counts(dirichlet(labels, clients, alpha, generator(seed)), labels, 40).T / 2000 for seed in range(100)]
+        [label_counts(dirichlet(labels, clients, alpha, generator(seed)), labels, 40).T / 500 for seed in range(25)]
     )
     assert shares.sum(axis=1) == pytest.approx(1)
     mean, variance = 1 / clients, (clients - 1) / clients**2 / (clients * alpha + 1)
-    assert shares.mean(axis=0) == pytest.approx(mean, abs=5 * np.sqrt(variance / 4000))
-    assert shares.var() == pytest.approx(variance, rel=0.05)
+    assert shares.mean(axis=0) == pytest.approx(mean, abs=5 * np.sqrt(variance / 1000))
+    assert shares.var() == pytest.approx(variance, rel=0.1)
 
 
 def test_dirichlet_becomes_even_or_single_at_its_ends() -> None:
@@ -101,7 +101,7 @@ def test_some_labels_of_a_balanced_set() -> None:
 def test_unbalanced_leaves_little_unused(clients: int, most: int, mean: float) -> None:
     """FedPM's four settings on a set like CIFAR-10; the bounds are those that the docstring states."""
     labels = np.repeat(np.arange(10), 5000)
-    used = [len(unbalanced(labels, clients, most, generator(seed)).indices) for seed in range(40)]
+    used = [len(unbalanced(labels, clients, most, generator(seed)).indices) for seed in range(20)]
     assert 1 - np.mean(used) / 50_000 < mean
     sizes = unbalanced(labels, clients, 10, generator()).sizes  # nothing forbids any label: shares are exact
     drawn = np.sort(sizes) / sizes.sum()

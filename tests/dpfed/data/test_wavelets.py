@@ -62,7 +62,7 @@ def slow(image, orientations):
 
 
 @pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize(("size", "orientations"), [((28, 28), 4), ((14, 17), 3)])
+@pytest.mark.parametrize(("size", "orientations"), [((14, 17), 3), ((28, 28), 4)])
 def test_it_is_the_definition(size, orientations):
     images = np.random.default_rng(1).normal(size=(2, 1, *size)).astype(np.float32)
     images = torch.nn.functional.avg_pool2d(torch.from_numpy(images), 3, 1, 1).numpy()

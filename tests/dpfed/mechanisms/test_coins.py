@@ -26,7 +26,10 @@ def within(mean, expected, std, trials):
 
 
 def drawn(coins, origin, row, trials):
-    return coins.client(row.repeat(trials, 1), np.arange(trials), a_round(origin))
+    """Return samples [trials, entries] of a hundred entries alike in each client's row."""
+    clients = trials // 100
+    rows = row.repeat(clients, 100)
+    return coins.client(rows, np.arange(clients), a_round(origin.repeat(100))).reshape(trials, len(origin))
 
 
 @pytest.mark.parametrize("randomness", [RANDOMNESS, Secure()], ids=["simulated", "secure"])

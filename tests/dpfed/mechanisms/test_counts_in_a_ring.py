@@ -44,8 +44,9 @@ def test_every_count_near_the_expected_one_is_read_right_and_no_other(theta, bit
 
 def chosen(*settings):
     return preset(
-        "stochastic-sign-digits", "federation.rounds=3", "federation.clients=200", "federation.cohort=60",
-        "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,
+        "stochastic-sign-digits", "federation.rounds=2", "federation.clients=200", "federation.cohort=60",
+        "local.epochs=1", "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3",
+        "run.evaluate_every=2", *settings,
     )  # fmt: skip
 
 

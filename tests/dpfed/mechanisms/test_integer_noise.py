@@ -194,7 +194,8 @@ def test_a_draw_that_is_in_doubt_waits_for_more_bits():
 
 @pytest.mark.parametrize(
     ("law", "variance"),
-    [*((law, variance) for law in LAWS for variance in (1, 50, 700)), (DiscreteGaussianLaw, 662_480)],
+    [(law, variance) for law in LAWS for variance in (1, 50, 700)]
+    + [pytest.param(DiscreteGaussianLaw, 662_480, marks=pytest.mark.slow)],
     ids=lambda given: getattr(given, "__name__", given),
 )
 def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, variance):

@@ -217,9 +217,9 @@ def test_the_servers_noise_on_a_secure_sum_is_charged_with_the_bound_of_rounded_
 
 
 def test_secure_randomness_for_cohorts_rounding_and_noise(tiny_config, tmp_path):
-    config = tiny_config(
-        "privacy.noise=discrete-gaussian", *SHARES, "run.randomness=secure", "aggregation.kind=protocol"
-    )
+    small = ("federation.clients=20", "federation.cohort=4", "federation.rounds=1")
+    secure = ("run.randomness=secure", "aggregation.kind=protocol")
+    config = tiny_config("privacy.noise=discrete-gaussian", *SHARES, *secure, *small)
     outcomes = [federation.run(build(config), tmp_path / name) for name in ("one", "two")]
     assert Ledger.read(tmp_path / "one" / "ledger.jsonl").header.randomness == "secure"
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]

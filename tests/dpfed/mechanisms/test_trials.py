@@ -126,6 +126,7 @@ def test_a_run_through_sums_of_either_kind(kind, tmp_path):
     from dpfed.audit.run import audit_run
     from dpfed.runs.loop import run
 
-    settings = (f"aggregation.kind={kind}", "federation.clients=40", "federation.cohort=8", "privacy.trials=3")
-    run(build(chosen(*settings)), tmp_path / "run")
+    clip = ("privacy.epsilon=", "privacy.clip_norm=1")  # no clip is searched
+    cohort = ("federation.clients=40", "federation.cohort=8", "federation.rounds=2", "local.epochs=1")
+    run(build(chosen(f"aggregation.kind={kind}", "privacy.trials=3", *clip, *cohort)), tmp_path / "run")
     assert audit_run(tmp_path / "run").verdict == "pass"

@@ -168,6 +168,7 @@ WORLDS = [  # sampler, adjacency; each world: (mass, shift in units of D), (mass
 ]
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize(("sampling", "adjacency", "one", "other"), WORLDS)
 @pytest.mark.parametrize("bits", [5, 8, 16])
 def test_the_law_of_the_released_integer_is_within_the_account(sampling, adjacency, one, other, bits):
@@ -251,7 +252,7 @@ def test_a_client_that_sends_the_whole_ring_moves_the_model_but_not_the_claim():
     experiment = secure(*AT_THE_END["all"])
     one = one_round(experiment, clients=2, seed=3)
     half = 2 ** (one.integers.bits - 1)
-    row, trials = aligned_row(one), 1000
+    row, trials = aligned_row(one), 300
     own = one.rounded(row[None].clone(), np.arange(1))[0]
     hostile = torch.zeros_like(own)
     hostile[0] = half - 1 - int(own[0]) // 2
@@ -302,7 +303,8 @@ def test_every_sampler_and_adjacency_of_gaussian_noise_has_an_account_under_secu
 
 
 def test_secure_randomness_is_accepted_where_the_default_noise_is_discrete(tiny_config, tmp_path):
-    config = tiny_config("aggregation.kind=protocol", "run.randomness=secure")
+    small = ("federation.clients=20", "federation.cohort=4", "federation.rounds=1")
+    config = tiny_config("aggregation.kind=protocol", "run.randomness=secure", *small)
     summary = federation.run(build(config), tmp_path / "run").summary
     assert (summary["noise"], summary["noise_placement"], summary["for_release"]) == (
         "discrete-gaussian", "server", True,
@@ -317,8 +319,9 @@ def test_more_clients_than_the_cap_do_not_show_and_are_accounted(tiny_config, tm
     assert max(drawn) > 14
     for round in range(30):
         assert len(draw_round_cohort(experiment.method, round)) == min(drawn[round], 14)
+    for round in (np.argmin(drawn), np.argmax(drawn)):
         _, observed = watched_round(
-            replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
+            replace(experiment.start, round=int(round)), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
         assert observed.participants == 14
     sampling = experiment.privacy_target.mechanism.sampling

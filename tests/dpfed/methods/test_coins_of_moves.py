@@ -131,7 +131,7 @@ def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
 )
 def test_a_secure_sum_of_coins_near_a_half_allows_the_clip_of_a_plain_one(more, without, wider):
     """Others are relied on there to keep to the edge, which is where a clip to linf_clip leaves their coins."""
-    budget = ("privacy.epsilon=1", "privacy.clip_norm=", "privacy.linf_clip=0.15", *more)
+    budget = ("privacy.epsilon=1", "privacy.clip_norm=", "privacy.linf_clip=0.15", "federation.rounds=1", *more)
     kinds = [tables(*budget, f"aggregation.kind={kind}", without=without) for kind in ("plain", "masked")]
     plain, masked = (build(parse(kind, source="test")).privacy_target for kind in kinds)
     assert (plain.mechanism.mechanism.others, masked.mechanism.mechanism.others) == ("near-reference", "anywhere")

@@ -57,7 +57,7 @@ def test_all_clients_send_what_public_samples_rank_highest():
 
 def test_a_run_without_noise_says_that_it_is_not_private(tmp_path, capsys):
     folder = tmp_path / "run"
-    assert status(["run", "fed-smp-topk-noiseless-digits", "--set", "federation.rounds=2", "--out", str(folder)]) == 0
+    assert status(["run", "fed-smp-randk-noiseless-digits", "--set", "federation.rounds=2", "--out", str(folder)]) == 0
     assert "not private" in capsys.readouterr().out
     assert "This run is not private" in (folder / "report.html").read_text()
     assert not (folder / "ledger.jsonl").exists()

@@ -22,7 +22,7 @@ def test_no_preset_is_a_failure():
 
 
 @pytest.mark.slow_but_one_in(30)
-@pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.parametrize("name", sorted(DIGITS, key=lambda name: name != "fed-smp-randk-digits"))
 def test_a_preset_comes_to_what_is_stated(name, tmp_path):
     """The same seed: accuracy within a point and a half, for other processors' rounding; epsilon and bits as stated."""
     summary, stated = dpfed.run(name, out=tmp_path / "run").summary, expected_results()[name]

@@ -32,7 +32,7 @@ from ...rounds import preset
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_compressor.py"
-SMALL = ("model.hidden=[8]", "federation.clients=12", "federation.cohort=6", "federation.rounds=1")
+SMALL = ("model.hidden=[8]", "federation.clients=12", "federation.cohort=6", "federation.rounds=1", "local.epochs=1")
 PRIVATE = ("privacy.clip_norm=1", "privacy.noise_multiplier=1")
 UPLOADS = (*PRIVATE, "privacy.release=uploads")
 

@@ -15,7 +15,7 @@ from dpfed.stages.project import top_indices
 from ...rounds import preset
 from ..audit import run_folders
 
-TOPK = ("method.name=fed-smp-topk", "method.keep=0.1", "data.public=137")
+TOPK = ("method.name=fed-smp-topk", "method.keep=0.1", "data.public=137", "federation.rounds=2")
 OF_PERIOD = "coordinates are chosen by public data"
 
 

@@ -69,7 +69,7 @@ def test_fedpms_networks_have_the_layers_of_its_table() -> None:
         assert build(name, shape, classes).size == size
 
 
-@pytest.mark.parametrize("biases", ["masked", "absent"])
+@pytest.mark.parametrize("biases", ["absent", pytest.param("masked", marks=pytest.mark.slow)])
 def test_fedpms_networks_can_be_frozen(biases: Biases) -> None:
     """Signed constants by fan-in, which keep a random mask's signals of the same order."""
     model = build("conv-6", (3, 32, 32), 10)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfed import compress
@@ -23,7 +23,6 @@ def exact_norm(row: torch.Tensor) -> float:
     return math.sqrt(math.fsum(float(x) ** 2 for x in row))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.lists(any_float32, min_size=5, max_size=5), min_size=1, max_size=4),
     norm=st.floats(min_value=1e-6, max_value=1e6),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ CLIPS = ("privacy.clip_norm=0.6", "privacy.linf_clip=0.05")
 FISHER = ("privacy.clip_norm=0.6", "privacy.linf_clip=0.1", "privacy.clip_metric=fisher")
 
 
+@cache
 def made(*settings):
     """A round of private FedPM on a small network."""
     return round_of(build(audited_configuration("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", *settings])))

@@ -129,7 +129,7 @@ def _stretched(way, experiment):
     return math.inf if way == "qsgd-uploads" else 1.0
 
 
-@pytest.mark.slow_but_one_in(33)
+@pytest.mark.slow_but_one_in(60)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_the_bound_itself_holds_exactly(way, hostile):
