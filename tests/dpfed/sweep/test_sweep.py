@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import joblib
 import pytest
@@ -16,8 +17,8 @@ from dpfed.errors import ConfigError, RunError, RunInterrupted
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.sweep_folder import read_sweep
-from dpfed.sweep import sweep
-from dpfed.sweep.jobs import JobResult, RunJob, _prepare_worker, worker_pool
+from dpfed.sweep import jobs, sweep
+from dpfed.sweep.jobs import JobResult, RunJob, _prepare_worker, run_job, worker_pool
 from dpfed.sweep.plan import plan
 from dpfed.sweep.sweep import best_candidate, run_sweep
 
@@ -107,8 +108,15 @@ def test_an_error_that_nobody_expected_is_shown_with_its_trace(experiment_file, 
     assert "in broken" in finished.ended_runs[0].trace
 
 
+class Dies:
+    """Work that ends its process when a worker reads it, before anything is imported there."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
 def test_a_worker_that_dies_is_told_and_the_rest_can_be_gone_on_with(experiment_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "run_job", lambda job: os._exit(1))
+    monkeypatch.setattr(sweep, "run_job", Dies())
     monkeypatch.setattr(sweep, "_build_all", lambda plan, pool: None)
     finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=2)
     assert [done.outcome for done in finished.ended_runs] == ["failed"] * 3
@@ -200,11 +208,34 @@ def test_a_candidate_that_diverges_is_the_worst(experiment_file, tmp_path):
     assert best_candidate(one.grid.choices[0], losses[:1] * 3).values is None
 
 
+def jobs_on_gpus(folder, **more):
+    config = {"run": {"device": "auto"}}
+    return [RunJob(number=i, config=config, folder=folder, state="to run", **more) for i in range(6)]
+
+
+def test_a_worker_takes_a_gpu_that_no_living_worker_has_and_its_part_of_the_cores(tmp_path, monkeypatch):
+    """Two workers' calls in this process, which must not be reused by the next."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(jobs.multiprocessing, "parent_process", lambda: True)
+    monkeypatch.setattr(jobs.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(jobs, "_held_locks", [])
+    taken = []
+    for _ in range(2):
+        jobs._worker_number.cache_clear()
+        for job in jobs_on_gpus(tmp_path, gpus=("3", "5"), lock_folder=tmp_path):
+            _prepare_worker(job)
+            taken.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    jobs._worker_number.cache_clear()
+    assert taken == ["3"] * 6 + ["5"] * 6
+    with mock.patch("joblib.Parallel"), mock.patch("joblib.parallel_config") as config:
+        list(jobs.Workers(count=2, lock_folder=tmp_path).results(run_job, jobs_on_gpus(tmp_path)))
+    assert config.call_args.kwargs["inner_max_num_threads"] == max(1, joblib.cpu_count() // 2)
+
+
+@pytest.mark.slow
 def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    config = {"run": {"device": "auto"}}
-    jobs = [RunJob(number=i, config=config, folder=tmp_path, state="to run") for i in range(6)]
 
     def work(job):
         _prepare_worker(job)
@@ -216,7 +247,7 @@ def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatc
         return JobResult(number=job.number, summary=seen | {"process": os.getpid()})
 
     with worker_pool(2, ["cpu"]) as pool:
-        found = [result.summary for result in pool.results(work, jobs)]
+        found = [result.summary for result in pool.results(work, jobs_on_gpus(tmp_path))]
     gpu_of = {(one["process"], one["CUDA_VISIBLE_DEVICES"]) for one in found}
     assert len(gpu_of) == len({process for process, _ in gpu_of})  # it keeps what it has
     assert {gpu for _, gpu in gpu_of} == {"3", "5"}
