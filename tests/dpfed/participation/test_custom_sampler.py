@@ -117,20 +117,24 @@ def named():
     own_code.forget_file(__file__)
 
 
+NOISE = {"privacy.noise_multiplier": 1.0, "privacy.accountant": "rdp"}
+
+
 def settings(name, **more):
     return {
         "federation.sampling": "custom",
         "federation.sampler": name,
         "federation.rounds": 2,
-        "privacy.noise_multiplier": 1.0,
+        **NOISE,
         "run.seed": 1,
         **more,
     }
 
 
-def test_a_private_run_states_the_account_of_its_distribution_and_names_the_sampler(named, tmp_path):
+def test_a_private_run_states_the_account_of_its_distribution_and_names_the_sampler(named, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfed.participation.custom.ROUNDS", 2000)
     done = dpfed.run("dp-fedavg-digits", settings("right"), out=tmp_path / "mine")
-    built_in = dpfed.run("dp-fedavg-digits", {"federation.rounds": 2, "privacy.noise_multiplier": 1.0, "run.seed": 1})
+    built_in = dpfed.run("dp-fedavg-digits", {"federation.rounds": 2, "run.seed": 1, **NOISE})
     assert done.summary["epsilon"] == built_in.summary["epsilon"]
     said = LIMITS.format(name="right", distribution="poisson")
     assert said in done.summary["not_protected"]

@@ -88,7 +88,8 @@ def test_one_client_less_moves_no_others_but_into_the_place_it_frees(name, monke
 
 @pytest.mark.parametrize("name", ["fixed number of uploads", "dropouts", "a number of dropouts"])
 def test_values_by_place_would_move_many(name, monkeypatch):
-    """The planted fault."""
+    """The planted fault. Each client in only one of two neighbouring sums moves the sum by up to C: with a dropout of
+    .3 of 100 clients, so drawn, one client less moved it by up to 36 C, where epsilon .926 is charged at z = 4."""
 
     def by_place(ids, clients, randomness, purpose, number):
         return randomness.uniform(len(ids), purpose, number)
@@ -96,33 +97,6 @@ def test_values_by_place_would_move_many(name, monkeypatch):
     for module in (sampling, protocol_steps):
         monkeypatch.setattr(module, "uniforms_of_ids", by_place)
     assert most_moved(DRAWS[name][0], 8) > 10
-
-
-def test_survivors_of_a_sum_of_all_clients_differ_by_the_removed_client_alone():
-    """n = 100, a dropout of .3: each client in one of two neighbouring sums only moves the sum by up to C. Drawn by
-    place from the seed, one client less moved it by up to 36 C, where epsilon .926 is charged at z = 4."""
-
-    def by_place(cohort, number, seed):
-        generator = Seeds(root=seed).generator("dropouts", number)
-        return set(cohort[generator.random(len(cohort)) >= 0.3].tolist())
-
-    def by_id(cohort, number, seed):
-        setting = {"probability": 0.3, "before_step": ProtocolStep.UPLOAD, "population": 100}
-        gone = Dropouts(randomness=Simulated(seeds=Seeds(root=seed)), **setting).draw(cohort, number)
-        return set(cohort.tolist()) - set(gone)
-
-    everyone = np.arange(100)
-    moved = {
-        survivors: max(
-            len(survivors(everyone, number, seed) ^ survivors(everyone[everyone != client], number, seed))
-            for seed in range(6)
-            for number in range(10)
-            for client in (0, 30, 99)
-        )
-        for survivors in (by_place, by_id)
-    }
-    assert moved[by_place] >= 36
-    assert moved[by_id] == 1
 
 
 @pytest.mark.parametrize("clients", [CLIENTS, CLIENTS - 1])
