@@ -82,8 +82,9 @@ def killed_run(config, folder, *, after):
 
 def stopped_run(experiment, folder, *, after, **more):
     """Run the experiment and stop it after this number of rounds."""
-    calls = iter([False] * after)
-    refused(RunInterrupted, "", federation.run, experiment, folder, stop=lambda: next(calls, True), **more)
+    calls, words = iter([False] * after), f"interrupted after round {after} of .*; all finished rounds are saved"
+    refused(RunInterrupted, words, federation.run, experiment, folder, stop=lambda: next(calls, True), **more)
+    assert not (folder / "summary.json").exists()
 
 
 def killed_before_checkpoint(experiment, folder, number, **more):

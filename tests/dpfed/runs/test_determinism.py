@@ -87,6 +87,7 @@ def test_sums_of_floats_do_up_to_rounding_and_noise_and_cohorts_do_not(tmp_path,
         assert [line[name] for line in seen] == [line[name] for line in also_seen]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_is_the_whole_one(tmp_path, method):
     whole = ran(built(method), tmp_path / "whole")

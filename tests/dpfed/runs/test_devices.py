@@ -26,6 +26,9 @@ from ...rounds import Book, stopped_run, watched_round
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
+on_a_gpu = pytest.mark.parametrize(  # on the CPU other quick tests hold the same
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=needs_a_gpu)]
+)
 
 
 def some(names, one_in):
@@ -127,7 +130,7 @@ def test_strategies_train_alike(strategy, device):
     torch.testing.assert_close(together, one_by_one, rtol=1e-3, atol=1e-4)
 
 
-@on_devices
+@on_a_gpu
 def test_a_masked_sum_of_integers_is_exact(device):
     """The same integers with and without masks, to the last bit."""
     settings = ("privacy.noise=discrete-gaussian", "federation.sampling=fixed", "privacy.adjacency=zero-out")
@@ -136,7 +139,7 @@ def test_a_masked_sum_of_integers_is_exact(device):
     torch.testing.assert_close(masked, plain, rtol=0, atol=0)
 
 
-@on_devices
+@on_a_gpu
 def test_a_run_goes_on_where_it_stopped(tmp_path, device):
     whole = run(experiment_of("dp-fedavg", device), tmp_path / "whole")
     stopped_run(experiment_of("dp-fedavg", device), tmp_path / "parts", after=1)

@@ -14,7 +14,6 @@ import pytest
 
 from accounting import Ledger
 from dpfed.cli import status
-from dpfed.errors import RunInterrupted
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -48,17 +47,6 @@ def asked_after(rounds):
     """`stop` of a run: asked before the round after so many."""
     count = iter(range(1_000_000))
     return lambda: next(count) >= rounds
-
-
-def test_a_run_that_is_told_to_stop_goes_on_as_if_it_had_not_been(tiny_config, tmp_path):
-    whole = federation.run(build(tiny_config()), tmp_path / "whole")
-    with pytest.raises(RunInterrupted, match="after round 2 of 3; all finished rounds are saved"):
-        federation.run(build(tiny_config()), tmp_path / "run", stop=asked_after(2))
-    assert not (tmp_path / "run" / "summary.json").exists()
-    resumed = federation.run(build(tiny_config()), tmp_path / "run", resume=True)
-    assert resumed.metrics == whole.metrics
-    for name in ("ledger.jsonl", "model.safetensors"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_run_that_is_told_to_stop_at_its_end_is_complete(tiny_config, tmp_path):
