@@ -98,14 +98,16 @@ def test_the_result_has_model_guarantee_and_numbers(tmp_path):
 def test_a_run_without_privacy_has_no_guarantee(tmp_path):
     tables = {key: value for key, value in TABLES.items() if key != "privacy"}
     done = dpfed.run(tables, {"method.name": "fedavg"}, out=tmp_path / "run")
-    assert done.summary["epsilon"] is None
+    assert (done.summary["epsilon"], done.summary["unit"]) == (None, "none")
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
     with pytest.raises(RunError, match="is not private and has no guarantee"):
         done.guarantee  # noqa: B018
 
 
 def test_own_data_and_network(tmp_path):
     settings = {
-        "federation.cohort": 10,
+        "federation.sampling": "all",
+        "federation.cohort": 30,
         "federation.rounds": 4,
         "privacy.epsilon": None,
         "privacy.noise_multiplier": 0.1,
@@ -122,7 +124,7 @@ def test_a_module_is_copied_and_a_function_makes_fresh_weights(tmp_path):
     before = {name: value.clone() for name, value in given.state_dict().items()}
     tables = override(TABLES, ["federation.clients=30", "federation.rounds=1", "data.partition=natural"])
     tables["local"] = {"learning_rate": 1e-30, "epochs": 1, "batch_size": 10}
-    tables["privacy"] |= {"noise_multiplier": 1e-3, "clip_norm": 1e-9}
+    tables["privacy"] |= {"clip_norm": 1e-9}
     done = dpfed.run(tables, data=own_data(), model=given, out=tmp_path / "given")
     for name, value in done.model.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=1e-6)
@@ -264,6 +266,9 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+ROWS, ZEROS = torch.zeros(4, 4), torch.zeros(4, 2).long()
+
+
 @pytest.mark.parametrize(
     ("clients", "test", "complaint"),
     [
@@ -273,8 +278,12 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
         ([pairs(3), (np.zeros((2, 4)), np.zeros(2, int))], pairs(3), "different shapes"),
         ([pairs(3)], (np.zeros((3, 5)), np.array([0, 1, 2])), "not among the 2 declared classes"),
         ([pairs(3)], (["a"], [0]), "must be numbers"),
+        ([(ROWS, ZEROS, ZEROS[:, 0])] * 3, pairs(3), "2 arrays of inputs without names. Give a dictionary"),
+        ([((ROWS, ZEROS), ZEROS[:, 0])] * 3, pairs(3), "2 arrays of inputs without names. Give a dictionary"),
+        ([(ROWS, torch.zeros(4))] * 3, (ROWS, torch.zeros(4)), r"\.long\(\).*classes=None"),
+        ([(ROWS[:, 0], ZEROS[:, 0])] * 3, (ROWS[:, 0], ZEROS[:, 0]), r"\[N, 1\] by \.reshape"),
     ],
-    ids=range(6),
+    ids=range(10),
 )
 def test_data_of_clients_that_do_not_fit_are_one_error(clients, test, complaint):
     refused(DataError, complaint, dpfed.data.from_clients, clients, test, classes=2)

@@ -43,8 +43,15 @@ def done(tmp_path_factory):
     return dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path_factory.mktemp("run") / "a<b")
 
 
-def test_tables_for_notebooks(done):
-    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
+PLAN = Plan(clients=600, cohort=60)
+
+
+@pytest.fixture(scope="module")
+def row():
+    return budget.solve(PLAN, noise_multiplier=1.4, rounds=10)
+
+
+def test_tables_for_notebooks(done, row):
     stated = guarantee(row.mechanism, delta=1e-4)
     for one, words in ((row, "noise multiplier"), (stated, "accountant"), (done, "test accuracy")):
         html = one._repr_html_()
@@ -54,8 +61,7 @@ def test_tables_for_notebooks(done):
     assert "Likelihood of extraction" in done._repr_html_()
 
 
-def test_results_pickle(done):
-    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
+def test_results_pickle(done, row):
     assert pickle.loads(pickle.dumps(row)) == row
     again = pickle.loads(pickle.dumps(done))
     assert (again.summary, again.metrics) == (done.summary, done.metrics)
@@ -70,19 +76,17 @@ def test_rounds_as_a_data_frame(done):
 
 
 @pytest.mark.drawn
-def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
+def test_figures_are_returned_and_drawn_on_axes_of_a_caller(row, tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from dpfed.report.figures.budget import plot_budget, plot_readings
 
-    plan = Plan(clients=600, cohort=60)
-    row = budget.solve(plan, noise_multiplier=1.4, rounds=10)
-    assert isinstance(plot_budget(plan, row), Figure)
+    assert isinstance(plot_budget(PLAN, row), Figure)
     assert isinstance(plot_readings(row), Figure)
     mine = Figure()
     axes = mine.subplots(1, 2)
-    assert plot_budget(plan, row, tmp_path / "plot.png", ax=axes[1]) is mine
+    assert plot_budget(PLAN, row, tmp_path / "plot.png", ax=axes[1]) is mine
     assert axes[1].lines
     assert not axes[0].lines
     assert (tmp_path / "plot.png").stat().st_size > 1000
@@ -124,21 +128,20 @@ def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
 
 
 @pytest.mark.drawn
-def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
+def test_several_panels_and_maps_on_axes_of_a_caller(row):
     pytest.importorskip("matplotlib")
     pytest.importorskip("pandas")
     from matplotlib.figure import Figure
 
     from dpfed.report.figures.budget import MapAxis, budget_map, plot_budget_map, plot_readings
 
-    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
     mine = Figure()
     panels = mine.subplots(2, 4).ravel()
     assert plot_readings(row, ax=panels[:4]) is mine
     assert all(one.lines or one.images or one.collections for one in panels[:4])
     refused(ConfigError, "1 axes for 4 panels", plot_readings, row, ax=panels[7])
     axes = MapAxis(name="noise-multiplier", low=1, high=2), MapAxis(name="rounds", low=5, high=20)
-    found = budget_map(Plan(clients=600, cohort=60), axes, fixed={}, accountant="rdp")
+    found = budget_map(PLAN, axes, fixed={}, accountant="rdp")
     assert plot_budget_map(found, ax=panels[6]) is mine
     frame = found.to_pandas()
     assert (frame.columns.name, frame.index.name) == ("noise-multiplier", "rounds")

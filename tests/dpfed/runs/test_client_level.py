@@ -132,12 +132,12 @@ def test_every_form_of_updates_gives_the_same_release(form, noise):
     ids=["reversed", "big-endian", "long double", "read-only"],
 )
 def test_every_array_of_floating_point_numbers_is_an_update(form):
-    (step, other) = (next(level(sampling="fixed").rounds()) for _ in range(2))
+    (step, other) = (next(level(sampling="all").rounds()) for _ in range(2))
     assert torch.equal(step.release([form(row.numpy()) for row in rows(step)]), other.release(rows(other)))
 
 
 def test_a_stream_is_read_a_group_at_a_time():
-    """Of 60 clients with a million numbers each, three are there at once; more would be 240 MB."""
+    """Of 20 clients with a million numbers each, three are there at once; more would be 80 MB."""
     alive, most = weakref.WeakSet(), 0
 
     def stream(step):
@@ -149,7 +149,7 @@ def test_a_stream_is_read_a_group_at_a_time():
             yield row
             del row
 
-    for step in level(sampling="all", rounds=1).rounds():
+    for step in level(clients=20, sampling="all", rounds=1).rounds():
         step.release(stream(step))
     assert most <= 3
 
@@ -202,6 +202,27 @@ def test_updates_that_do_not_fit_are_one_error_and_cost_nothing(tmp_path, form, 
     step.release(rows(step))  # the same round, put right
     assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1]
     assert len(diagnostics_file(private.ledger).read_text().splitlines()) == 2
+
+
+ONE = {"a": torch.ones(2), "b": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("updates", "words"),
+    [
+        ([ONE, {"b": torch.zeros(2), "a": torch.ones(2)}] * 3, "tensor 0 is 'b', after one where it is 'a'"),
+        ([[np.ones((2, 2)), np.zeros(3)]] * 6, "a list of arrays.*dictionary of arrays by name"),
+        ([ONE, {"a": torch.ones(2)}] * 3, "dictionaries of 1 tensors"),
+    ],
+)
+def test_first_updates_of_different_forms_are_one_error(updates, words):
+    step = next(level(clients=6, cohort=6, sampling="all").rounds())
+    refused(ConfigError, words, step.release, updates)
+    assert step.release([ONE] * 6).keys() == ONE.keys()
+
+
+def test_a_release_without_a_step_names_the_step():
+    refused(ConfigError, r"step\.release\(updates\)", lambda: level().release([]))
 
 
 def test_an_error_in_the_callers_generator_costs_nothing(tmp_path):
@@ -329,7 +350,7 @@ def test_a_loop_that_is_left_keeps_its_cohort():
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
 def test_refused_updates_leave_no_form_behind(noise):
     """After a first update of 30 numbers, those of 40 were refused for ever."""
-    private = level(noise=noise, sampling="fixed")
+    private = level(noise=noise, sampling="all")
     step = next(private.rounds())
     refused(ConfigError, "after vectors of 30", lambda: step.release([torch.zeros(30), *rows(step)[1:]]))
     assert step.release(rows(step)).shape == (D,)

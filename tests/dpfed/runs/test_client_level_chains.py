@@ -90,7 +90,7 @@ def integers(s, **changes):
         ({"placement": "clients"}, "need a cohort of known size"),
         ({"placement": "clients", "slots": 60}, "1 shares of noise for cohorts"),  # no loop fills sums up
         ({"shares": 6}, "the server draws one share"),
-        ({"shares": 900, "placement": "clients", "sampling": "fixed"}, "900 shares of noise for cohorts"),
+        ({"shares": 900, "placement": "clients", "sampling": "all"}, "900 shares of noise for cohorts"),
         ({"randomness": Secure()}, "draws 'secure' randomness, but the loop has 'simulated'"),
     ],
 )
@@ -109,7 +109,7 @@ def test_gaussian_shares_of_ones_own_are_at_most_those_of_a_cohort(shares):
     def made(s):
         return chain(s, Clip(), noisy(s, placement="clients", shares=shares, adjacency=Adjacency.ZERO_OUT))
 
-    how = {"sampling": "fixed", "adjacency": "zero-out", "dimension": D, "stages": made}
+    how = {"sampling": "all", "adjacency": "zero-out", "dimension": D, "stages": made}
     if shares == 2:
         level(**how)
     else:

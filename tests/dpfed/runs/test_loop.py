@@ -57,13 +57,6 @@ def test_published_files_do_not_hold_the_secret_cohort_size(tiny_config, tmp_pat
     assert len(set(sizes)) > 1
 
 
-def test_a_run_without_privacy_has_no_epsilon_and_no_ledger(tiny_config, tmp_path):
-    outcome = federation.run(build(tiny_config("method.name=fedavg", without=["privacy"])), tmp_path / "run")
-    assert outcome.summary["epsilon"] is None
-    assert outcome.summary["unit"] == "none"
-    assert not (tmp_path / "run" / "ledger.jsonl").exists()
-
-
 def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tiny_config, tmp_path):
     two_rounds = federation.run(build(tiny_config("federation.rounds=2")), tmp_path / "two").summary["epsilon"]
     budget = two_rounds * 1.001
@@ -82,7 +75,7 @@ def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
 
 
 def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path):
-    config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian")
+    config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian", "privacy.accountant=rdp")
     whole = federation.run(build(config), tmp_path / "whole")
     killed_before_checkpoint(build(config), tmp_path / "run", 2)
     resumed = federation.run(build(config), tmp_path / "run", resume=True)
