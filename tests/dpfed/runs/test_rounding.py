@@ -62,10 +62,11 @@ def test_the_stated_error_bounds_that_of_rows(rotation):
 
 
 def test_private_sums_keep_their_steps_and_bits(tmp_path):
-    method = build(preset("dp-fedavg-digits", *SMALL, "aggregation.kind=masked")).method
+    private = (*SMALL, "aggregation.kind=masked", "privacy.accountant=rdp")
+    method = build(preset("dp-fedavg-digits", *private)).method
     assert method.stages.bits < 24
     folder = tmp_path / "run"
-    words = [word for one in (*SMALL, "aggregation.kind=masked") for word in ("--set", one)]
+    words = [word for one in private for word in ("--set", one)]
     assert status(["run", "dp-fedavg-digits", *words, "--out", str(folder)]) == 0
     assert all("rounding" not in line for line in lines(folder))
     assert "Rounding" not in (folder / "report.html").read_text()
@@ -74,6 +75,7 @@ def test_private_sums_keep_their_steps_and_bits(tmp_path):
         "aggregation.clip_norm=10",
         "local.record.clip_norm=1",
         "local.record.epsilon=9",
+        "local.record.accountant=rdp",
     )
     method = build(preset("fedavg-digits", *SMALL, *records)).method
     assert method.stages.bits < 24

@@ -97,7 +97,7 @@ def test_server_and_hostile_clients_have_the_same_epsilon_under_sampling_all(tin
 @pytest.mark.parametrize(("noise", "key"), [(SHARES, "server_epsilon"), ((), "hostile_clients_epsilon")])
 def test_a_prolonged_run_states_nothing_that_its_budget_does_not_bound(tiny_config, tmp_path, noise, key):
     """It stated the releases so far, less than its epsilon, which is the budget: its length may depend on results."""
-    settings = (*noise, *MASKED, KEPT, "federation.sampling=fixed", "privacy.epsilon=20", "privacy.noise_multiplier=3")
+    settings = (*noise, *MASKED, KEPT, "privacy.epsilon=20", "privacy.noise_multiplier=3")
     first = federation.run(build(tiny_config(*settings, "federation.rounds=1")), tmp_path / "run").summary
     longer = build(tiny_config(*settings, "federation.rounds=2"))
     then = federation.run(longer, tmp_path / "run", resume=True).summary
