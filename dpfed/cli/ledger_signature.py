@@ -30,10 +30,6 @@ class SignedHead:
     head: str
     entries: int
 
-    @classmethod
-    def of_ledger(cls, ledger: Ledger) -> SignedHead:
-        return cls(ledger=ledger.identity, head=ledger.head, entries=len(ledger.entries))
-
     def signed_bytes(self) -> bytes:
         """Return the bytes that are signed."""
         return _PURPOSE + json.dumps(vars(self), sort_keys=True).encode()
@@ -80,7 +76,8 @@ def sign(ledger: Ledger, key: Path) -> Path:
     private: Ed25519PrivateKey = _read_key(
         key, lambda pem: serialization.load_pem_private_key(pem, None), keys.Ed25519PrivateKey
     )
-    head, target = SignedHead.of_ledger(ledger), signature_path(ledger.path)
+    head = SignedHead(ledger=ledger.identity, head=ledger.head, entries=len(ledger.entries))
+    target = signature_path(ledger.path)
     content = {**vars(head), "signature": private.sign(head.signed_bytes()).hex()}
     try:
         regular_file.replace_content(target, (json.dumps(content, indent=2) + "\n").encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tomli_w
@@ -77,17 +77,13 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
     for group in groups_of(found):
         for key in found.quantities:
             one = group_mean(group, key, found)
-            digits, there = one.digits, one.published
-            published = (
-                "–" if there is None else f"{there.value:g}",
-                _cell_text(one.difference, one.quantity.difference, digits),
-            )
+            there = one.published
+            published = ("–" if there is None else f"{there.value:g}", one.shown_difference)
             holds = f" ({'; '.join(group.conditions)})" if key == "epsilon" and one.mean is not None else ""
             table.add_row(
                 group.name,
                 one.quantity.heading + holds,
-                _cell_text(one.mean, one.quantity.printed, digits)
-                + ("" if one.shown_std is None else f" ± {one.shown_std:.{digits}f}"),
+                one.shown_mean + ("" if one.shown_std is None else f" ± {one.shown_std:.{one.digits}f}"),
                 str(one.n),
                 *(published if beside else ()),
             )
@@ -132,7 +128,3 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
     if found.tuned_choices and any(run.summary.epsilon is not None for run in found.runs):
         out.print(TUNED)
     out.print(f"page, with figures: {page}")
-
-
-def _cell_text(value: float | None, print_it: Callable[[float, int], str], digits: int) -> str:
-    return "–" if value is None else print_it(value, digits)

@@ -136,10 +136,9 @@ def _run_with_progress(planned: PlannedSweep, jobs: int | None) -> FinishedSweep
         _FinishedRounds(planned),
         bars.TimeElapsedColumn(),
     )
-    total = len(planned.grid.runs)
     try:
         with bars.Progress(*columns, console=log, disable=not log.is_terminal) as progress:
-            task = progress.add_task("", total=total)
+            task = progress.add_task("", total=len(planned.grid.runs))
 
             def on_run(done: EndedRun) -> None:
                 progress.update(task, advance=1)

@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from filelock import FileLock
 
@@ -81,7 +81,7 @@ class ServerPlan:
         """Return the declaration in a round's terms. Raises WireError without one, and for one that is invalid."""
         try:
             given = json.loads(text)
-            kinds = {"run": str, "rounds": int, "release": str, "whole_plan": bool, "head": str}
+            kinds = get_type_hints(cls)
             if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
                 raise ValueError(f"names {sorted(given)}")
             return cls(**given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -97,8 +97,7 @@ class RoundTerms:
 def checked_terms(given: Mapping[str, Any]) -> RoundTerms:
     """Return the validated terms that a client has received; raises WireError for terms that no server of this version
     sends."""
-    kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str, "plan": str}
-    kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
+    kinds = get_type_hints(RoundTerms)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
         raise WireError(
             f"terms {sorted(given)}: must be {sorted(kinds)}. Use one version of dpfed at server and client."

@@ -261,42 +261,40 @@ def is_learning(found: RunEvidence) -> bool | None:
 def measures_of(found: RunEvidence) -> list[EvidenceMeasure]:
     """Return the numbers of the evidence, each with its name and as text."""
     planned = "" if found.planned is None else f" of {found.planned:,}"
-    measures = [EvidenceMeasure(name="rounds", value=f"{found.rounds:,}{planned}")]
-    if found.accuracies:
-        measures.append(
-            EvidenceMeasure(name="accuracy", value=_range_text([percent_text(value) for value in found.accuracies]))
-        )
-    if found.losses:
-        measures.append(
-            EvidenceMeasure(name="test loss", value=_range_text([significant_text(value) for value in found.losses]))
-        )
-    if found.epsilon is not None:
-        allowed = "" if found.budget is None else f" of {downwards(found.budget)}"
-        measures.append(EvidenceMeasure(name="epsilon spent, at most", value=f"{upwards(found.epsilon)}{allowed}"))
-    measures += _measures_of_value("noise of a round, over the clip norm", found.noise)
-    measures += _measures_of_value("noise of the run, over the sum of agreeing updates", found.noise_over_run)
-    measures += _measures_of_value("reach of clipped updates, over the model's norm", found.reach)
-    measures += _measures_of_value("typical update, over the clip norm", found.typical, operator_only=True)
-    measures += _measures_of_value("typical update, over the model's norm", found.move, operator_only=True)
-    measures += _measures_of_value("rounding to integers, over a typical update", found.rounding, operator_only=True)
-    for name, share in (
-        ("updates clipped", found.clipped),
-        ("updates not finite", found.broken),
-        ("trainings that failed", found.failing),
-    ):
-        if share is not None:
-            measures.append(EvidenceMeasure(name=name, value=f"{share:.1%}", operator_only=True))
-    return measures
+    allowed = "" if found.budget is None else f" of {downwards(found.budget)}"
+    public = {
+        "rounds": f"{found.rounds:,}{planned}",
+        "accuracy": _range_text(found.accuracies, percent_text),
+        "test loss": _range_text(found.losses, significant_text),
+        "epsilon spent, at most": None if found.epsilon is None else f"{upwards(found.epsilon)}{allowed}",
+        "noise of a round, over the clip norm": _text_or_none(found.noise),
+        "noise of the run, over the sum of agreeing updates": _text_or_none(found.noise_over_run),
+        "reach of clipped updates, over the model's norm": _text_or_none(found.reach),
+    }
+    of_operator = {
+        "typical update, over the clip norm": _text_or_none(found.typical),
+        "typical update, over the model's norm": _text_or_none(found.move),
+        "rounding to integers, over a typical update": _text_or_none(found.rounding),
+        "updates clipped": _text_or_none(found.clipped, "{:.1%}".format),
+        "updates not finite": _text_or_none(found.broken, "{:.1%}".format),
+        "trainings that failed": _text_or_none(found.failing, "{:.1%}".format),
+    }
+    return [
+        EvidenceMeasure(name=name, value=value, operator_only=texts is of_operator)
+        for texts in (public, of_operator)
+        for name, value in texts.items()
+        if value is not None
+    ]
 
 
-def _measures_of_value(name: str, value: float | None, *, operator_only: bool = False) -> list[EvidenceMeasure]:
-    if value is None:
-        return []
-    return [EvidenceMeasure(name=name, value=significant_text(value), operator_only=operator_only)]
+def _text_or_none(value: float | None, as_text: Callable[[float], str] = significant_text) -> str | None:
+    return None if value is None else as_text(value)
 
 
-def _range_text(values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+def _range_text(values: Sequence[float], as_text: Callable[[float], str]) -> str | None:
+    """Return the first and the last of several values as text; None without values."""
+    ends = values if len(values) < 2 else (values[0], values[-1])
+    return " to ".join(map(as_text, ends)) or None
 
 
 def _failing_code(found: RunEvidence) -> Cause | None:

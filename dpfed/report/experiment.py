@@ -62,7 +62,7 @@ def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], fold
     quantity = QUANTITIES[collection.quantities[0]]
     points = [
         Point(
-            name=_name_without_axes(group, x),
+            name=group.name_without(x),
             x=_number_or_text(group.at[x]) if x in group.at else None,
             mean=one.mean,
             std=one.std or 0.0,
@@ -92,7 +92,7 @@ def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup]
         return
     varying = _epsilon_axes(groups, epsilons)
     points = [
-        Point(name=_name_without_axes(group, *varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
+        Point(name=group.name_without(*varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
         for group in groups
         if (one := group_mean(group, _ACCURACY, collection)).mean is not None
     ]
@@ -176,15 +176,10 @@ def _epsilon_axes(groups: Sequence[RunGroup], epsilons: dict[str, float | None])
         lines: dict[str, set[str]] = {}
         for group in groups:
             if axis in group.at and (epsilon := epsilons[group.name]) is not None:
-                lines.setdefault(_name_without_axes(group, axis), set()).add(upwards(epsilon))
+                lines.setdefault(group.name_without(axis), set()).add(upwards(epsilon))
         if any(len(values) > 1 for values in lines.values()):
             found.append(axis)
     return found
-
-
-def _name_without_axes(group: RunGroup, *axes: str) -> str:
-    words = ", ".join(f"{short_axis_name(name)} {value}" for name, value in group.at.items() if name not in axes)
-    return f"{group.row}, {words}" if words else group.row
 
 
 def _number_or_text(text: str) -> float | str:
@@ -285,17 +280,15 @@ def _published_decimals(published: Sequence[float]) -> int | None:
 
 def _table_cell(one: GroupMean, decimals: int | None) -> dict[str, object]:
     """Return a table cell. `decimals`: number of decimals of the published column, None without such a column."""
-    digits, there = one.digits, one.published
-    ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
-    std = one.shown_std
+    ours, std, there = one.shown_mean, one.shown_std, one.published
     if std is not None and (std or one.quantity.unit == "%"):  # not for sizes, which are often equal for all seeds
-        ours += f" ± {std:,.{digits}f}"
+        ours += f" ± {std:,.{one.digits}f}"
     return {
         "ours": ours,
         "with_published": decimals is not None,
         "published": "–" if there is None else f"{there.value:,.{decimals or 0}f}",
         "where": "" if there is None else there.where,
-        "difference": "–" if one.difference is None else one.quantity.difference(one.difference, digits),
+        "difference": one.shown_difference,
     }
 
 

@@ -159,12 +159,9 @@ def _traffic_text(summary: Summary) -> str:
 def score_of(summary: Summary) -> CardNumber:
     """Return the test accuracy if targets are classes, else the test loss."""
     if summary.test_accuracy is not None:
-        best = summary.best_test_accuracy
-        beside = (
-            "last round"
-            if best is None
-            else f"last round; best over rounds {percent_text(best)}, chosen on the test set"
-        )
+        beside = "last round"
+        if summary.best_test_accuracy is not None:
+            beside += f"; best over rounds {percent_text(summary.best_test_accuracy)}, chosen on the test set"
         if summary.public_samples_alone is not None:
             beside += f"; the public samples alone give {percent_text(summary.public_samples_alone)}"
         return CardNumber(name="test accuracy", value=percent_text(summary.test_accuracy), conditions=beside)
@@ -187,8 +184,7 @@ def _card_texts(summary: Summary) -> list[CardText]:
     standing = _ALWAYS_UNPROTECTED if summary.epsilon is not None else ()
     if missing := (*_as_sentences(summary.not_protected), *standing):
         facts.append(CardText(name="Not protected", items=missing))
-    notes = _as_sentences(summary.notes)
-    if notes:
+    if notes := _as_sentences(summary.notes):
         facts.append(CardText(name="Mind", items=notes))
     return [*facts, CardText(name="Release", text=_release_text(summary))]
 
@@ -205,9 +201,8 @@ _ALWAYS_UNPROTECTED = (
 
 def _mechanism_text(summary: Summary) -> str:
     words = noise_text(summary)
-    clip = summary.clip_norm
-    if clip is not None:
-        words += f"; clip norm {downwards(clip)}"
+    if summary.clip_norm is not None:
+        words += f"; clip norm {downwards(summary.clip_norm)}"
     return f"{words[0].upper()}{words[1:]}; {sampling_text(summary)} {summary.clients:,} clients."
 
 

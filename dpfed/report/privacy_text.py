@@ -110,25 +110,24 @@ def has_no_release(summary: Summary) -> bool:
 
 
 def _epsilon_statement(summary: Summary) -> str:
+    epsilon = f"epsilon at most {upwards(summary.epsilon)} at delta {upwards(summary.delta)} for {summary.adjacency}"
     if summary.unit == "record":
-        return (
-            f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, against observers of "
-            f"the uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
-            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}."
-            + (
-                ""
-                if summary.lower_bound is None
-                else f" No account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
-            )
+        charged = "the worst client's steps"
+        words = (
+            f"Record-level differential privacy: {epsilon} of one record of any one client, against observers of the "
+            f"uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
+            f"{upwards(summary.noise_multiplier)} in every local step"
         )
-    least = summary.lower_bound
-    return (
-        f"Client-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_text(summary)} {summary.clients} "
-        f"clients, {summary.rounds} rounds, {noise_text(summary)}; accountant {summary.accountant}."
-        + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
-    )
+    else:
+        charged = "the same run"
+        words = (
+            f"Client-level differential privacy: {epsilon} neighbours, {sampling_text(summary)} {summary.clients} "
+            f"clients, {summary.rounds} rounds, {noise_text(summary)}"
+        )
+    words += f"; accountant {summary.accountant}."
+    if summary.lower_bound is not None:
+        words += f" No account of {charged} can state less than {downwards(summary.lower_bound)}."
+    return words
 
 
 def noise_text(summary: Summary) -> str:

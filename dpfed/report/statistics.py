@@ -36,8 +36,12 @@ class RunGroup:
     @property
     def name(self) -> str:
         """Name of the row, followed by its values on the axes."""
-        words = ", ".join(f"{short_axis_name(name)} {value}" for name, value in self.at.items())
-        return f"{self.row}, {words}" if words else self.row
+        return self.name_without()
+
+    def name_without(self, *axes: str) -> str:
+        """Return the name without its values on these axes."""
+        words = [f"{short_axis_name(name)} {value}" for name, value in self.at.items() if name not in axes]
+        return ", ".join([self.row, *words])
 
     @property
     def worst(self) -> Summary:
@@ -67,6 +71,16 @@ class GroupMean:
     @property
     def difference(self) -> float | None:
         return None if self.mean is None or self.published is None else self.mean - self.published.value
+
+    @property
+    def shown_mean(self) -> str:
+        """Mean as text, in the quantity's form; a dash without a mean."""
+        return "–" if self.mean is None else self.quantity.printed(self.mean, self.digits)
+
+    @property
+    def shown_difference(self) -> str:
+        """Difference as text, in the quantity's form; a dash without a difference."""
+        return "–" if self.difference is None else self.quantity.difference(self.difference, self.digits)
 
     @property
     def shown_std(self) -> float | None:
@@ -296,10 +310,7 @@ def privacy_paragraph(collection: RunCollection) -> str:
 
 
 def _number(one: GroupMean) -> str:
-    if one.mean is None:
-        return "–"
-    words = one.quantity.printed(one.mean, one.digits)
-    return words if one.shown_std is None else f"{words} ± {one.shown_std:,.{one.digits}f}"
+    return one.shown_mean + ("" if one.shown_std is None else f" ± {one.shown_std:,.{one.digits}f}")
 
 
 def _row(cells: list[str]) -> str:

@@ -6,7 +6,7 @@ The quantities are those of summary.json that tables can show, with label, unit,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -180,10 +180,14 @@ _SWEEP = TypeAdapter(Sweep)
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
     """Write sweep.json into the folder. Raises RunError if it cannot be written."""
-    target = folder / NAME
+    write_json(folder / NAME, asdict(sweep))
+
+
+def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[str, object]]) -> None:
+    """Write the document as JSON and create its folder. RunError if the file cannot be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        put(target, (json.dumps(asdict(sweep), indent=2) + "\n").encode())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        put(target, (json.dumps(document, indent=2) + "\n").encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
 

@@ -16,7 +16,7 @@ from dpfed import replayed
 from dpfed.compress.rotation import one_thread
 from dpfed.errors import ConfigError
 from dpfed.server.rules import ServerState
-from dpfed.stages.clip import Clip, ClipMoves
+from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, stage_attribute
@@ -54,6 +54,12 @@ class Stages:
         first = self._stages[0]
         assert isinstance(first, Project)
         return first
+
+    @property
+    def adaptive_clip(self) -> AdaptiveClip | None:
+        """Rule by which the clip norm changes from round to round; None if it is fixed."""
+        clip = self.find(Clip)
+        return None if clip is None else clip.adaptive
 
     @cached_property
     def private(self) -> Private | None:

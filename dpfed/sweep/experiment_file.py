@@ -225,16 +225,11 @@ def read_experiment(path: Path) -> ExperimentFile:
     for profile, table in found.profiles.items():
         for name in table.rows or []:
             require_row(name, found, where=f"{path}: profiles.{profile}.rows")
-    known = {key for axes in all_axes(found) for key in axes}
+    axes = [found.axes, *(row.axes for row in found.row), *(one.axes for one in found.profiles.values())]
+    known = {key for each in axes for key in each}  # without those of [tune], which are no axes of the runs
     if found.x is not None and found.x not in known:
         raise ConfigError(f"{path}: x={found.x!r} is no axis; axes are {', '.join(sorted(known)) or 'none'}.")
     return found
-
-
-def all_axes(experiment: ExperimentFile) -> list[dict[str, list[object]]]:
-    """Return every table of axes in the file, except axes that are tuned."""
-    profiles = [profile.axes for profile in experiment.profiles.values()]
-    return [experiment.axes, *(row.axes for row in experiment.row), *profiles]
 
 
 def require_row(name: str, experiment: ExperimentFile, *, where: str) -> None:

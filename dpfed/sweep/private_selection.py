@@ -20,9 +20,10 @@ from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
 from dpfed.runs.durable_files import put
 from dpfed.runs.experiment import build
+from dpfed.runs.sweep_folder import write_json
 from dpfed.sweep.jobs import worker_pool
 from dpfed.sweep.plan import SEED, GridCell, PlannedSweep
-from dpfed.sweep.sweep import RULES, OnRun, best_run_of, run_all, write_json
+from dpfed.sweep.sweep import RULES, OnRun, best_run_of, run_all
 
 DRAWN, OPERATOR, SELECTED, DOCUMENT = "drawn.json", "not-to-publish", "selected", "selection.json"
 _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from dpfed.errors import ConfigError, RunError
+from dpfed.errors import ConfigError
 from dpfed.records.summary import Summary
 from dpfed.report.figures.figure import import_pandas
-from dpfed.runs.durable_files import put
-from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
+from dpfed.runs.sweep_folder import NAME, read_sweep, write_json, write_sweep
 from dpfed.sweep.jobs import RunJob, Workers, build_job, run_job, worker_pool
 from dpfed.sweep.plan import SEED, GridCell, PlannedSweep, State, TuningChoice, folder_state, sweep_listing
 
@@ -127,7 +124,8 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
         write_sweep(plan.folder, sweep_listing(plan, kept))
         trials = [cell for choice in plan.grid.choices for cell in choice.runs]
         tried = run_all(plan, trials, pool, on_run)
-        tuned = _tuned_choices(plan, [one.summary for one in tried])
+        left = iter(tried)
+        tuned = tuple(best_candidate(choice, [next(left).summary for _ in choice.runs]) for choice in plan.grid.choices)
         records = [*kept, *(one.to_dict() for one in tuned)]
         if records:
             write_json(plan.folder / "tuned.json", records)
@@ -184,12 +182,6 @@ def _job_of_cell(plan: PlannedSweep, number: int, cell: GridCell, state: State) 
     return RunJob(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
 
 
-def _tuned_choices(plan: PlannedSweep, summaries: Sequence[Summary | None]) -> tuple[TunedChoice, ...]:
-    """Return every tuning choice, made by the summaries of its candidates."""
-    left = iter(summaries)
-    return tuple(best_candidate(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
-
-
 def _cells_with_choices(plan: PlannedSweep, tuned: Sequence[TunedChoice]) -> tuple[list[GridCell], list[EndedRun]]:
     """Return the cells with their chosen values, and as failed runs the cells without a choice."""
     cells: list[GridCell] = []
@@ -214,15 +206,6 @@ def _earlier_choices(plan: PlannedSweep) -> list[Mapping[str, object]]:
         return []
     now = {choice.row for choice in plan.grid.choices}
     return [one for one in read_sweep(plan.folder).tuned if one["row"] not in now]
-
-
-def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[str, object]]) -> None:
-    """Write the document as JSON and create its folder. RunError if the file cannot be written."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put(target, (json.dumps(document, indent=2) + "\n").encode())
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
 
 
 def best_candidate(choice: TuningChoice, summaries: Sequence[Summary | None]) -> TunedChoice:

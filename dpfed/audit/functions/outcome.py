@@ -14,7 +14,14 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, RejectionRegion, scores_of_all_clients
+from dpfed.audit.statistics.power import (
+    A_FIFTH,
+    LIKELY,
+    NOISES,
+    RejectionRegion,
+    scores_of_all_clients,
+    smallest_of_found,
+)
 from dpfed.audit.statistics.rejection import ClaimTest, upper_limit
 from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict
 
@@ -119,16 +126,14 @@ def _epsilon_found_for_drawn_cohort(
     region = RejectionRegion.of_one_threshold(
         chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
     )
-    found = math.inf
-    for short in reversed(NOISES):
+
+    def probability(short: float) -> float:
         less = drawn.with_noise_short(short)
-        at_it = (
-            less.centre + (threshold - drawn.centre) * less.std / drawn.std
-        )  # cut of the same score under this noise
-        if replace(region, threshold=at_it).probability(less.law) < LIKELY:
-            break
-        found = short
-    return drawn.with_noise_short(found).epsilon if found < 1 else math.inf
+        same = less.centre + (threshold - drawn.centre) * less.std / drawn.std  # cut of the score under this noise
+        return replace(region, threshold=same).probability(less.law)
+
+    found = smallest_of_found(NOISES, probability)
+    return math.inf if found is None else drawn.with_noise_short(found).epsilon
 
 
 def _epsilon_found_by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:

@@ -64,7 +64,7 @@ def pairs_of_updates(
     even = np.arange(dimension) % 2 == 0
     values = [clip_norm / dimension**0.5 * (1 + _BARELY * flag) for flag in (even, ~even)]
 
-    places = itertools.cycle(_client_positions(clients))
+    places = itertools.cycle(dict.fromkeys((clients - 1, 0, clients // 2, clients // 4)))  # of the client under test
 
     def pair(
         name: str, one: ArrayLike, rest: ArrayLike, other: ArrayLike | None = None, *, screened: bool = False
@@ -106,12 +106,6 @@ def pair_with_nan(worlds: Worlds) -> Worlds:
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)
-
-
-def _client_positions(clients: int) -> list[int]:
-    """Return at most four positions of the client under test, which the pairs use in turn."""
-    ends = [clients - 1, 0]
-    return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 
 
 def _layer_sizes(layout: Sequence[int] | None, dimension: int) -> list[int]:

@@ -14,7 +14,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -279,7 +279,12 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
     replayed.enter_replay(world)
     seen = world.seen
     try:
-        with _redirected_output(runs.folder), _seeded_generators(runs.seed, draws):
+        with (
+            (runs.folder / "output.txt").open("a") as log,  # the output of the code under audit
+            contextlib.redirect_stdout(log),
+            contextlib.redirect_stderr(log),
+            _seeded_generators(runs.seed, draws),
+        ):
             install_hooks(
                 world, adapters.HOOKS | flower_rounds.HOOKS | {"torch": lambda _, torch: draws.watch_torch(torch)}
             )
@@ -335,20 +340,19 @@ def _compare_result(world: ReplayRun, name: str, value: object) -> None:
     """Compare the result of the call if it is a number, text, array, model, or a collection of these."""
     if hasattr(value, "state_dict"):
         value = value.state_dict()
-    if isinstance(value, set | frozenset):
-        value = sorted(map(repr, value))
-    if isinstance(value, Mapping):
-        world.outside(f"{name}, keys", [str(key) for key in value])
-        value = dict(value).items()
-    elif isinstance(value, list | tuple):
-        value = enumerate(value)
-    elif hasattr(value, "dtype") or isinstance(value, int | float | str | bytes):
-        return world.outside(name, value)
-    else:
-        return None
-    for key, one in value:
+    parts: Iterable[tuple[object, object]] = ()
+    match value:
+        case Mapping():
+            world.outside(f"{name}, keys", [str(key) for key in value])
+            parts = dict(value).items()
+        case set() | frozenset():
+            parts = enumerate(sorted(map(repr, value)))
+        case list() | tuple():
+            parts = enumerate(value)
+        case int() | float() | str() | bytes() | object(dtype=_):
+            world.outside(name, value)
+    for key, one in parts:
         _compare_result(world, f"{name}, {key}", one)
-    return None
 
 
 def _compare_files(world: ReplayRun, out: Path) -> None:
@@ -374,13 +378,6 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
             world.finding(f"differs ({first!r} and {second!r})", (-1, f"file {name}", None, 0))
             return
     world.check_missing_values()
-
-
-@contextlib.contextmanager
-def _redirected_output(folder: Path) -> Iterator[None]:
-    """Redirect the output of the code under audit to a file."""
-    with (folder / "output.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        yield
 
 
 @contextlib.contextmanager

@@ -190,12 +190,8 @@ def _columns(client: Any) -> list[Any]:
 
 def _is_list_of_samples(client: object) -> bool:
     return isinstance(client, list) and not (
-        len(client) < 4 and len({len(one) for one in client if _is_array(one)}) == 1
+        len(client) < 4 and len({len(one) for one in client if hasattr(one, "dtype") and one.ndim > 0}) == 1
     )
-
-
-def _is_array(one: Any) -> bool:
-    return hasattr(one, "dtype") and one.ndim > 0
 
 
 def _changed_client(client: Any, pair: Pair) -> Any:

@@ -27,7 +27,6 @@ from dpfed.compress.fixed_point import centre_residues
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.randomness import Simulated
-from dpfed.stages.clip import Clip
 
 ROUNDS = 10
 """Number of first rounds that are tested one by one."""
@@ -298,10 +297,10 @@ def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     One client must not move the count, without its noise, by more than 1/2 (replace-one: 1). The next clip norm C' = C
     exp(-rate (fraction - quantile)) reveals the count. None if no count is released.
     """
-    clip = one.method.stages.find(Clip)
-    if clip is None or clip.adaptive is None or not claim.count_separation or claim.visible_output != "sum":
+    rule = one.method.stages.adaptive_clip
+    if rule is None or not claim.count_separation or claim.visible_output != "sum":
         return None
-    rule, noisy, quiet = clip.adaptive, WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
+    noisy, quiet = WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
     zeros, everyone = torch.zeros(size), noisy.smallest_cohort()
 
     def count(rounds: WholeRounds, own: Tensor, cohort: NDArray[np.int64]) -> float:

@@ -339,8 +339,9 @@ class OneRound:
         if stages.find(DitheredNoise) is not None:
             stages = stages.replace_stage(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
         stages = stages.without(GaussianNoise, IntegerNoise)
-        if stages.find(Clip) is not None:
-            stages = stages.replace_stage(Clip, _with_exact_count)
+        if stages.adaptive_clip is not None:
+            exact = ExactCount(**vars(stages.adaptive_clip))
+            stages = stages.replace_stage(Clip, lambda clip: replace(clip, adaptive=exact))
         return replace(self, method=replace(self.method, stages=stages))
 
     def with_randomness(self, randomness: Randomness) -> OneRound:
@@ -363,12 +364,6 @@ class OneRound:
     def rows_of_client(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
         """Return the rows [n, width] of the client under test as they arrive, one for each trial."""
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
-
-
-def _with_exact_count(clip: Clip) -> Clip:
-    if clip.adaptive is None:
-        return clip
-    return replace(clip, adaptive=ExactCount(**vars(clip.adaptive)))
 
 
 def _with_source(part: object, randomness: Randomness) -> Any:

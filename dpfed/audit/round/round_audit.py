@@ -43,7 +43,6 @@ from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import Check, PairRow, Verdict, verdict
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
-from dpfed.stages.clip import Clip
 
 NEEDED_GAP = 0.95
 """Part of the claimed sensitivity that the gap of a pair must reach for a pass."""
@@ -149,11 +148,11 @@ def claim_of_round(one: OneRound, delta: float) -> Claim:
         raise ConfigError(
             "this round is not private: it would charge no release, so there is no claim to test. Set [privacy]."
         )
-    clip = one.method.stages.find(Clip)
-    if clip is None or clip.adaptive is None:
+    rule = one.method.stages.adaptive_clip
+    if rule is None:
         return claim_of(release, delta=delta)
     in_clips = release.mechanism.adjacency.sensitivity_in_clips
-    return claim_of(release, delta=delta, count_separation=in_clips / clip.adaptive.count_noise_multiplier)
+    return claim_of(release, delta=delta, count_separation=in_clips / rule.count_noise_multiplier)
 
 
 def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:

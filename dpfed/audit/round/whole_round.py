@@ -31,7 +31,6 @@ from dpfed.round import OpenRound, client_groups, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging, ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
 from dpfed.stages.project import Identity, Project
 from dpfed.stages.stage import Map
 
@@ -128,8 +127,7 @@ class WholeRounds:
         given = UpdatesByClient(moves=moves)
         done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
-        clip = stages.find(Clip)
-        adaptive = rule.move is not None and clip is not None and clip.adaptive is not None
+        adaptive = rule.move is not None and stages.adaptive_clip is not None
         norm = last.clip_norm if adaptive else one.state.clip_norm
         return RoundOutcome(
             state=done.state,

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +39,11 @@ class NormalMixture:
         client moves the release farther than claimed.
         """
         std = max(1 - noise_short, 1e-300)
-        below = []
-        for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
-            below.append(float((weights * ndtr((threshold - means - too_far * own) / std)).sum()))
+        below = [
+            float((weights * ndtr((threshold - means - too_far * own) / std)).sum())
+            for weights, means, own in zip(self.weights, self.means, self.own, strict=True)
+        ]
         return 1 - below[0], below[1]
-
-    def range_of_means(self) -> tuple[float, float]:
-        """Return the smallest and the largest mean of a component, over both worlds."""
-        means = np.concatenate(self.means)
-        return float(means.min()), float(means.max())
 
 
 def scores_of_all_clients(mu: float) -> NormalMixture:
@@ -71,13 +68,11 @@ def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, tr
 
     It is meant for drawn cohorts, whose worst events are in the tail of the score.
     """
-    low, high = law.range_of_means()
-    at = np.linspace(low - 4.0, high + 4.0, _PLACES)
-    shown = []
-    for threshold in at:
-        rates = law.error_rates(float(threshold), noise_short=A_FIFTH)
-        shown.append(reject_counts(ErrorCounts.expected_counts(rates, trials=trials), profile, alpha=alpha).excess)
-    return float(at[int(np.argmax(shown))])
+    means = np.concatenate(law.means)
+    at = np.linspace(means.min() - 4.0, means.max() + 4.0, _PLACES)
+    rates = (law.error_rates(float(threshold), noise_short=A_FIFTH) for threshold in at)
+    seen = (ErrorCounts.expected_counts(each, trials=trials) for each in rates)
+    return float(at[int(np.argmax([reject_counts(counts, profile, alpha=alpha).excess for counts in seen]))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,16 +202,16 @@ def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
 
 def power_of(region: RejectionRegion, law: NormalMixture) -> Power:
     """Return, for `NOISES` and for `MOVES`, the smallest listed fault such that it and all larger ones are found."""
+    return Power(
+        noise_short=smallest_of_found(NOISES, lambda size: region.probability(law, noise_short=size)),
+        too_far=smallest_of_found(MOVES, lambda size: region.probability(law, too_far=size)),
+    )
 
-    def smallest_fault(name: str, sizes: Sequence[float]) -> float | None:
-        found = None
-        for size in reversed(sizes):
-            if region.probability(law, **{name: size}) < LIKELY:
-                break
-            found = size
-        return found
 
-    return Power(noise_short=smallest_fault("noise_short", NOISES), too_far=smallest_fault("too_far", MOVES))
+def smallest_of_found(sizes: Sequence[float], probability: Callable[[float], float]) -> float | None:
+    """Return the smallest of rising sizes such that it and all larger ones have probability 90%; None without any."""
+    found = [*takewhile(lambda size: probability(size) >= LIKELY, reversed(sizes))]
+    return found[-1] if found else None
 
 
 NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 100) / 100]), 4).tolist())

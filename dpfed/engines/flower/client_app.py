@@ -27,7 +27,6 @@ from dpfed.engines.flower.client_mod import budget_of_node
 from dpfed.engines.flower.conversation import (
     Instruction,
     UploadMessage,
-    has_adaptive_clip,
     padding_bytes,
     read_charge,
     read_instruction,
@@ -97,7 +96,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     instruction = read_instruction(
         message,
         start=experiment.start,
-        clip_moves=has_adaptive_clip(experiment.method.stages),
+        clip_moves=experiment.method.stages.adaptive_clip is not None,
         fingerprint=agreement_text(experiment.config),
     )
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import DEBUG
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ from dpfed.methods.privacy_target import has_enough_noise
 from dpfed.methods.records import AnyTarget
 from dpfed.round import Method
 from dpfed.server.rules import ServerState
-from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,17 +91,8 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
     clip norm that is not the configuration's, for which the client's noise is sized. If the clip norm is adaptive
     (`clip_moves`), it must be in the allowed range.
     """
-    kinds = {
-        "round": int,
-        "clip-norm": float,
-        "train": bool,
-        "fingerprint": str,
-        "solved": str,
-        "charge": str,
-        "forwarded": bytes,
-        "broadcast": bytes,
-    }
-    values = _entries_of_record(message, "config", kinds)
+    kinds = {name.replace("_", "-"): kind for name, kind in get_type_hints(Instruction).items()}
+    values = _entries_of_record(message, "config", kinds | {"broadcast": bytes})
     require_fingerprint(values["fingerprint"], fingerprint)
     clip_norm, size = values.pop("clip-norm"), start.broadcast.numel()
     if not (SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP if clip_moves else clip_norm == start.clip_norm):
@@ -220,13 +209,8 @@ def reports_clipping(method: Method) -> bool:
     stages = method.stages
     if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
-    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or has_adaptive_clip(stages))
-
-
-def has_adaptive_clip(stages: Stages) -> bool:
-    """Return True if the clip norm is adaptive, so that it changes from round to round."""
-    clip = stages.find(Clip)
-    return clip is not None and clip.adaptive is not None
+    needed = not stages.noise_in_rows or stages.adaptive_clip is not None
+    return needed and isinstance(method.aggregation, PlainSums)
 
 
 def padding_bytes(fixed_bits: int | None, payload: bytes) -> bytes:

@@ -10,7 +10,6 @@ from typing import TypeGuard
 import numpy as np
 import torch
 from flwr.app import Message
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.sums import PlainSum
@@ -70,11 +69,8 @@ class RoundInbox:
                 asked[node]: reply for node, reply in single_replies(some, asked) if asked[node] not in arrived
             }
             arrived |= {client for client, reply in sorted(by_client.items()) if self._accept_reply(client, reply)}
-        self.record_dropouts(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
-
-    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
-        """Record that these clients dropped out."""
-        self._opened.total.record_dropouts(clients)
+        missing = np.array(sorted(set(asked.values()) - arrived), dtype=np.int64)
+        self._opened.total.record_dropouts(missing)
 
     def _accept_reply(self, client: int, reply: Message) -> bool:
         opened, stages, ids = self._opened, self._opened.method.stages, np.array([client], dtype=np.int64)
@@ -104,9 +100,7 @@ class RoundInbox:
         tally.outside += read.outside if upload.outside is None else upload.outside
         tally.not_finite += upload.finite is False or read.not_finite > 0
         if read.uplink_bytes is not None:
-            tally.uplink_bytes = (tally.uplink_bytes or 0) + read.uplink_bytes
-        if read.mask_entropy is not None:
-            tally.mask_entropy = (tally.mask_entropy or 0) + read.mask_entropy
+            tally.add_traffic(read.uplink_bytes, read.mask_entropy)
 
     def _require_bounded_rows(self, rows: Tensor) -> None:
         """Raise WireError for a row that is longer than a clipped row can be, before it enters the sum.

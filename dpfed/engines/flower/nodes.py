@@ -65,7 +65,7 @@ class NodeSource:
         present, inbox = present_canaries(method, now.number), RoundInbox(opened)
         if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
-        inbox.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
+        total.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
         inbox.take_replies(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
         self._heads |= inbox.heads

@@ -28,12 +28,6 @@ Question = Literal["advertise", "share", "unmask"]
 Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]
 """Function that sends messages to clients, given by client, and returns their answers by client."""
 
-_ANSWERS: Mapping[Question, MessageKind] = {
-    "advertise": MessageKind.ADVERTISE,
-    "share": MessageKind.SHARE,
-    "unmask": MessageKind.UNMASK,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
@@ -117,7 +111,7 @@ class NodeSum:
     def _run_step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):
             try:
-                if party_of(answer, _ANSWERS[question], self.agreement.session) != client:
+                if party_of(answer, MessageKind[question.upper()], self.agreement.session) != client:
                     raise WireError("speaks for another client.")
                 self._server.receive(answer)
             except WireError as error:
@@ -183,12 +177,6 @@ def _agreement_of_round(experiment: Experiment, number: int, terms: bytes) -> Ag
     if len(terms) < _SESSION or len(terms) % 8:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
-    _require_clients_of(experiment, participants)
-    agreement = method.aggregation.agreed_terms(participants, size=method.stages.width, number=number)
-    return replace(agreement, session=terms[-_SESSION:])
-
-
-def _require_clients_of(experiment: Experiment, participants: NDArray[np.int64]) -> None:
     clients = experiment.config.federation.clients
     strange = participants[(participants < 0) | (participants >= clients)]
     if len(strange) or len(np.unique(participants)) < len(participants):
@@ -196,6 +184,8 @@ def _require_clients_of(experiment: Experiment, participants: NDArray[np.int64])
             f"{len(participants)} participants, of which {len(strange)} are no clients of this run, or some named "
             f"twice: must be different ones of 0 to {clients - 1}; refused."
         )
+    agreement = method.aggregation.agreed_terms(participants, size=method.stages.width, number=number)
+    return replace(agreement, session=terms[-_SESSION:])
 
 
 def _keep_client(context: Context, one: Client, number: int, terms: bytes) -> None:

@@ -118,7 +118,8 @@ class ClientLevelFedAvg(ModelController):
         names = self._wait_for_clients()
         size = model_size(model.params)
         terms = self._round_terms(size)
-        private = self._private = self._make_loop(names, size)
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _OF_LOOP}
+        private = self._private = ClientLevel(clients=names, dimension=size, **settings)
         plan = ServerPlan.of(private.run, private.rounds_planned, private.mechanism)
         terms = replace(terms, plan=plan.to_json())
         for step in private.rounds():
@@ -132,10 +133,6 @@ class ClientLevelFedAvg(ModelController):
             model = FLModel(params=add_to_arrays(model.params, mean), params_type=ParamsType.FULL)
             self.save_model(model)
         self.info(f"dpfed: {self.guarantee()}")
-
-    def _make_loop(self, names: list[str], size: int) -> ClientLevel:
-        plan: dict[str, Any] = {name: getattr(self, name) for name in _OF_LOOP}
-        return ClientLevel(clients=names, dimension=size, **plan)
 
     def _round_terms(self, size: int) -> RoundTerms:
         return RoundTerms(

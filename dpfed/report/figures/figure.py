@@ -265,14 +265,11 @@ def inline_svg(drawing: Figure, *, caption: str = "", files: str = "") -> ChartG
         panels = [_axes_panel(drawing, axis) for axis in drawn]
     drawing.set_size_inches(*before)
     drawing.legends = legends
-    legend = (
-        [
-            LegendEntry(name=name.replace(r"\$", "$").strip(), picture=_legend_sample(one))
-            for name, one in handles.items()
-        ]
+    legend = [
+        LegendEntry(name=name.replace(r"\$", "$").strip(), picture=_legend_sample(one))
+        for name, one in handles.items()
         if len(handles) > 1
-        else []
-    )
+    ]
     return ChartGroup(panels=panels, legend=legend, caption=caption, files=files)
 
 
