@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, Plan, advice, certificates, certified_noise
+from accounting.budget import advice, certificates, certified_noise
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_tables import epsilon_delta_pairs, show_budget, show_group, show_pairs
@@ -194,24 +194,6 @@ def budget(
     found = advice.advised_plans(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
     if certificate != "none" and sampled is None:
         sampled = certificates.cached_or_new_certificate(certificates.Claim.of(answer))
-    _show_answer(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
-    if group != 1 and not json:
-        show_group(answer, group)
-
-
-def _show_answer(
-    plan: Plan,
-    answer: Budget,
-    rows: list[Budget],
-    found: tuple[advice.AdvisedPlan, ...],
-    sampled: certificates.Certificate | None,
-    *,
-    plot: Path | None,
-    json: bool,
-    compare: bool,
-    papers: bool,
-    table: bool,
-) -> None:
     plots = []
     if plot is not None:
         from dpfed.report.figures.budget import plot_budget, plot_readings, readings_path
@@ -235,3 +217,5 @@ def _show_answer(
         console().print(f"advice: {line}")
     if table:
         show_pairs(answer)
+    if group != 1:
+        show_group(answer, group)

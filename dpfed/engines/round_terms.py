@@ -94,6 +94,22 @@ class RoundTerms:
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 
 
+Arrays = dict[str, NDArray[Any]]
+
+
+def add_to_named_arrays(start: Arrays, move: Tensor) -> Arrays:
+    """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
+    unchanged."""
+    values, place, ends = move.numpy(), 0, {}
+    for name, array in start.items():
+        ends[name] = array
+        if array.dtype.kind == "f":
+            part = values[place : place + array.size].reshape(array.shape)
+            place += array.size
+            ends[name] = (array + part).astype(array.dtype)
+    return ends
+
+
 def checked_terms(given: Mapping[str, Any]) -> RoundTerms:
     """Return the validated terms that a client has received; raises WireError for terms that no server of this version
     sends."""

@@ -123,9 +123,9 @@ class PlannerHandler(LoopbackHandler):
         try:
             job = json.loads(body.decode())
             options, kind, turn = job["options"], job["kind"], int(job["turn"])
+            if not isinstance(options, dict) or kind not in _KINDS:
+                raise ValueError(kind)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            return HTTPStatus.BAD_REQUEST, _MALFORMED_REQUEST
-        if not isinstance(options, dict) or kind not in _KINDS:
             return HTTPStatus.BAD_REQUEST, _MALFORMED_REQUEST
         asked = {"options": options, "kind": kind}
         try:

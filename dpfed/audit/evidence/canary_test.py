@@ -126,14 +126,8 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     moved, surely = (factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
     cut = gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
     law = scores_of_all_clients(shift)
-    region = RejectionRegion.of_one_threshold(
-        profile,
-        law,
-        threshold=cut,
-        trials0=int((~present).sum()),
-        trials1=int(present.sum()),
-        alpha=each,
-    )
+    trials = int((~present).sum()), int(present.sum())
+    region = RejectionRegion.of_one_threshold(profile, law, threshold=cut, trials=trials, alpha=each)
     guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
     worlds = scores[~present], scores[present]
     mu = epsilon_bounds.gdp_lower_bound(*worlds, alpha=each, cut=cut)

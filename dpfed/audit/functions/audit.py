@@ -221,11 +221,7 @@ def _pair_tests(
     """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
     pair, pilot = share.pair, share.pilot
     alpha, counts = share.alpha / len(pilot.scores), trials_in_worlds(share.trials, share.seed)
-    mu = claim.mu if claim.is_gaussian else None
-    cuts = [
-        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn_cohort)
-        for score in pilot.scores
-    ]
+    cuts = [score.cuts(claim, trials=share.trials, alpha=alpha) for score in pilot.scores]
     scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
     for chunk, rows in trial.chunks(pair, (trial.draw_seeds(counts[0]), trial.draw_seeds(counts[1])), pair.name):
         table = output_table_with_codes(rows)

@@ -20,12 +20,12 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
 from accounting.arrays import Floats, Ints
-from dpfed.audit.functions.claim import DrawnGaussian
+from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.functions.outputs import with_width
 from dpfed.audit.statistics import rejection
 from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
 from dpfed.audit.statistics.power import threshold_for_short_noise
-from dpfed.audit.statistics.rejection import ErrorCounts, GuessCuts, PrivacyProfile, ScoreCuts, reject_counts
+from dpfed.audit.statistics.rejection import ErrorCounts, GuessCuts, ScoreCuts, reject_counts
 
 _NOTICED = 4.0
 """Separation of the worlds, in standard errors of the pilot, above which a score other than `direction` is used."""
@@ -84,20 +84,11 @@ class LearntScore:
             return 0.0
         return gap / self.std if self.std > 1e-9 * gap else math.inf
 
-    def cuts(
-        self,
-        profile: PrivacyProfile,
-        *,
-        mu: float | None,
-        trials: int,
-        alpha: float,
-        delta: float,
-        drawn: DrawnGaussian | None = None,
-    ) -> ScoreCuts:
+    def cuts(self, claim: FunctionClaim, *, trials: int, alpha: float) -> ScoreCuts:
         """Return the cuts for the profile and for guesses, chosen by the smoothed pilot, and the middle of the scores.
 
-        mu:    mu of a Gaussian claim, else None; the cut is then the best one for Gaussian scores
-        drawn: Gaussian claim on a drawn cohort, else None; a second cut is then the best one for its distribution
+        For a Gaussian claim the cut of the profile is the best one for Gaussian scores. For a Gaussian claim on a drawn
+        cohort a second cut is the best one for its distribution.
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -106,20 +97,21 @@ class LearntScore:
             cuts = GuessCuts(low=middle, high=middle)
             return ScoreCuts(profile_thresholds=(middle,), guess_cuts=cuts, gaussian_cut=middle)
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
-        guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
-        if mu is not None:
-            apart = min(max(mu, self.separation), _FAR_APART)
+        rates, drawn = _smoothed_error_rates(self.pilot, width), claim.drawn_cohort
+        guesses = best_guess_cuts(rates, at, trials=trials, alpha=alpha, delta=claim.delta)
+        if claim.is_gaussian:
+            apart = min(max(claim.mu, self.separation), _FAR_APART)
             unit = rejection.gaussian_threshold(apart, trials=trials // 2, alpha=alpha)
             best = self.centre + self.sign_of_world_1 * self.std * unit
             return ScoreCuts(profile_thresholds=(best,), guess_cuts=guesses, gaussian_cut=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed_error_rates((short[0], short[1]), _A_FIFTH_SHORT * width)
         seen = [ErrorCounts.expected_counts(errors(float(t)), trials=trials // 2) for t in at]
-        shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
+        shown = [reject_counts(counts, claim.profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
             return ScoreCuts(profile_thresholds=(loudest,), guess_cuts=guesses, gaussian_cut=middle)
-        unit = threshold_for_short_noise(drawn.law, profile, trials=trials // 2, alpha=alpha / 2)
+        unit = threshold_for_short_noise(drawn.law, claim.profile, trials=trials // 2, alpha=alpha / 2)
         best = self.centre + self.sign_of_world_1 * (unit - drawn.centre) * self.std / drawn.std
         return ScoreCuts(profile_thresholds=(loudest, best), guess_cuts=guesses, gaussian_cut=middle)
 

@@ -90,14 +90,8 @@ def _epsilon_found_by_profile(claim: FunctionClaim, trials: tuple[int, int], alp
     """
     if not 0 < claim.mu < math.inf:
         return math.inf
-    region = RejectionRegion.of_one_threshold(
-        claim.profile,
-        scores_of_all_clients(claim.mu),
-        threshold=threshold,
-        trials0=trials[0],
-        trials1=trials[1],
-        alpha=alpha,
-    )
+    law = scores_of_all_clients(claim.mu)
+    region = RejectionRegion.of_one_threshold(claim.profile, law, threshold=threshold, trials=trials, alpha=alpha)
     low, high = claim.mu, claim.mu
     while region.probability(scores_of_all_clients(high)) < LIKELY:
         low, high = high, 1.3 * high
@@ -123,9 +117,7 @@ def _epsilon_found_for_drawn_cohort(
     ) -> Floats:  # chords are above the profile, which is convex in e^epsilon, and much faster
         return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
 
-    region = RejectionRegion.of_one_threshold(
-        chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
-    )
+    region = RejectionRegion.of_one_threshold(chords, drawn.law, threshold=threshold, trials=trials, alpha=alpha)
 
     def probability(short: float) -> float:
         less = drawn.with_noise_short(short)

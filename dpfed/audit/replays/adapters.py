@@ -77,7 +77,7 @@ def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: flo
     before = [one for one in world.recording.values.get(key, "").split("|") if one]
     room = 0.0 if len(before) == len(seen) else ROUNDING * bound
     differing = _differing(before, seen, room)
-    changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
+    changed = len(world.changed) if world.record is None else 1
     world.seen.altered_values += differing
     if differing > changed:
         world.finding(f"differ in {differing} rows, but {changed} clients or records were changed", key)

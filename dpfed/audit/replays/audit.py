@@ -291,7 +291,7 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
             result = runs.call(Neighbour(pair), out)
         world.round = -1
         world.couple_draws((-2, "end of the run", None, 0))
-        if pair is None or pair.change != REPORTING:
+        if world.change != REPORTING:
             _compare_result(world, "result of the call", result)
         world.round = 1 << 30
         _compare_files(world, out)
@@ -363,7 +363,7 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
     if world.first:
         world.recording.files, world.recording.reports = found.values, found.reports
         return
-    if world.pair is not None and world.pair.change == REPORTING:
+    if world.change == REPORTING:
         names = [name for name in found.values if name.endswith(".safetensors")]
     elif world.compared_names is not None:
         names = []

@@ -91,11 +91,16 @@ class Pair:
             )
 
     @property
+    def removes_clients(self) -> bool:
+        """True if whole clients are missing in the second run."""
+        return self.change == REMOVED and self.record is None
+
+    @property
     def changes_sizes(self) -> bool:
         """True if the change alters numbers of samples: clients are then trained one by one, for equal
         float rounding.
         """
-        return self.change in SIZES or (self.change == REMOVED and self.record is None)
+        return self.change in SIZES or self.removes_clients
 
     @property
     def words(self) -> str:
@@ -136,14 +141,14 @@ class Pair:
             return {
                 key: _changed_client(one, self) if place in self.clients else one
                 for place, (key, one) in enumerate(data.items())
-                if not (self.change == REMOVED and self.record is None and place in self.clients)
+                if not (self.removes_clients and place in self.clients)
             }
         if not isinstance(data, Sequence) and not hasattr(data, "__getitem__"):
             raise DataError(
                 f"data of type {type(data).__name__}: must be a sequence or a mapping of clients. Give data(...) a "
                 "list with one entry for each client."
             )
-        if self.change == REMOVED and self.record is None:
+        if self.removes_clients:
             rest = len(data) - len(self.clients)
             if self.clients != tuple(range(rest, len(data))):
                 raise DataError(

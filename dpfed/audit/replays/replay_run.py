@@ -97,6 +97,9 @@ class ReplayRun(Replay):
         self.seen = RunFindings()
         self.round = -1
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
+        self.change = "" if pair is None else pair.change
+        self.record = None if pair is None else pair.record
+        self.removes_clients = pair is not None and pair.removes_clients
         self.compared_names: frozenset[str] | None = None
         """Names of the values that are compared; None for all values."""
         self.rank, self.ranks, self.ranks_lost = 0, 1, 0
@@ -140,10 +143,9 @@ class ReplayRun(Replay):
 
     def _belongs_to_changed(self, client: int | tuple[int, int] | None) -> bool:
         """Return True if the value belongs to a changed client or to the changed record."""
-        record = None if self.pair is None else self.pair.record
         if isinstance(client, tuple):
-            return client[0] in self.changed and record in (None, client[1])
-        return record is None and client in self.changed
+            return client[0] in self.changed and self.record in (None, client[1])
+        return self.record is None and client in self.changed
 
     def _is_compared(self, name: str) -> bool:
         return self.compared_names is None or name in self.compared_names
@@ -179,7 +181,7 @@ class ReplayRun(Replay):
     @property
     def changes_numbers(self) -> bool:
         """True if the pair changes the number of clients, records or samples."""
-        return self.pair is not None and (self.pair.change in SIZES or self.pair.change == REMOVED)
+        return self.change in SIZES or self.change == REMOVED
 
     def couple_draws(self, key: Key) -> None:
         """Couple the draws of the two runs from here on, and note whether they were coupled until here."""
@@ -200,7 +202,7 @@ class ReplayRun(Replay):
 
         count: size of a collection in this run; one that is not the data has no missing entries
         """
-        gone = self.changed if self.pair is not None and self.pair.change == REMOVED else frozenset()
+        gone = self.changed if self.change == REMOVED else frozenset()
         here = np.array([i for i in range(self.recording.units) if i not in gone], dtype=np.int64)
         return (self.recording.units, here) if len(here) == count else (count, np.arange(count))
 
@@ -304,8 +306,7 @@ class ReplayRun(Replay):
 
         A client without samples is a replacement in code that is not dpfed's, which may send any row for it.
         """
-        assert self.pair is not None
-        return 1.0 if self.pair.change == REMOVED or (self.pair.change == "zeroed" and self.seen.of_dataset) else 2.0
+        return 1.0 if self.change == REMOVED or (self.change == "zeroed" and self.seen.of_dataset) else 2.0
 
     def _check_coordinates(self, key: Key, entered: Array, left: Array) -> None:
         """Record a finding if a coordinate has no noise in all calls so far, other than by rounding."""
@@ -337,7 +338,6 @@ class ReplayRun(Replay):
         adds_noise: bool,
     ) -> None:
         """Compare the inputs and the noise of two calls. bound: largest move of the input by one changed client."""
-        assert self.pair is not None
         if one[0].shape != two[0].shape or one[1].shape != two[1].shape:
             return self.finding(f"has shape {one[0].shape} in the first run and {two[0].shape} in the second", key)
         whole = one[0].dtype.kind in "iu"
@@ -345,8 +345,8 @@ class ReplayRun(Replay):
         room = 0.0 if whole else ROUNDING * scale
         if bound is not None:
             client = key[2]
-            exempt = (self.pair.record is not None and client in self.changed) or client is None
-            count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
+            exempt = (self.record is not None and client in self.changed) or client is None
+            count = (len(self.changed) if units is None else units) if exempt and self.record is None else 1
             allowed = count * bound if exempt else 0.0
             by = norm_of(self.difference(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
@@ -379,9 +379,7 @@ class ReplayRun(Replay):
     @property
     def writes_reports(self) -> bool:
         """True if the run writes its report; few runs do, since a report takes longer than three small rounds."""
-        if self.pair is None:
-            return True
-        return self.pair.change == SAME or (self.pair.change == "far" and len(self.changed) > 1)
+        return self.first or self.change == SAME or (self.change == "far" and len(self.changed) > 1)
 
     def is_temporary_path(self, path: Path) -> bool:
         return self.recording.folder.parent.resolve() in path.resolve().parents

@@ -146,17 +146,18 @@ class ReplayRunOfRounds(ReplayRun):
     def drawn(self, cohort: Any, number: int) -> Any:
         if number < self._empty:
             return cohort[:0]
-        if self.pair is None or self.pair.change != REMOVED or self.pair.record is not None:
+        if not self.removes_clients:
             return cohort
-        here = ~np.isin(cohort, self.pair.clients)
+        here = ~np.isin(cohort, list(self.changed))
         self._away = int((~here).sum())
         self.seen.rows += self._away
         return cohort[here]
 
     def batch(self, records: Any) -> Any:
-        if self.pair is None or self.pair.record is None or self.pair.change != REMOVED or self._held is None:
+        if self.record is None or self.change != REMOVED or self._held is None:
             return records
-        row = self._held.of(self.pair.clients[0])[self.pair.record]
+        (client,) = self.changed
+        row = self._held.of(client)[self.record]
         return records[records != row]
 
     # ---- a round
@@ -213,8 +214,8 @@ class ReplayRunOfRounds(ReplayRun):
             self.seen.removal_is_neighbour = (
                 private.mechanism().adjacency is Adjacency.ADD_REMOVE and not private.in_every_upload
             )
-        alone = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
-        self.compared_names = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
+        alone = self.removes_clients and not self.seen.removal_is_neighbour
+        self.compared_names = frozenset(PUBLIC) if alone else None
 
     def _entered_clients(
         self, name: str, before: NDArray[np.int64], now: NDArray[np.int64], *, may_enter: bool
@@ -225,7 +226,7 @@ class ReplayRunOfRounds(ReplayRun):
             return ()
         one, two = self._without_changed(before), self._without_changed(now)
         gone, entered = np.setdiff1d(one, two), np.setdiff1d(two, one)
-        allowed = self._away if may_enter and self.pair.change == REMOVED else 0
+        allowed = self._away if may_enter and self.change == REMOVED else 0
         if len(gone) or len(entered) > allowed:
             first = int(gone[0] if len(gone) else entered[0])
             where = "first" if len(gone) else "second"
@@ -236,8 +237,7 @@ class ReplayRunOfRounds(ReplayRun):
         """Return the ids without those of removed clients; the presence of all other clients must not
         depend on them.
         """
-        removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
-        return ids[~np.isin(ids, list(self.changed))] if removed else ids
+        return ids[~np.isin(ids, list(self.changed))] if self.removes_clients else ids
 
     def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
         if name == "who arrives" and isinstance(value, np.ndarray):
@@ -250,7 +250,7 @@ class ReplayRunOfRounds(ReplayRun):
         super().outside(name, value, client)
 
     def may_miss(self, key: Key) -> bool:
-        no_client_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
+        no_client_came = key[1].startswith(_MEMORY) and self.change == REMOVED
         return self.compared_names is not None or no_client_came
 
     # ---- rows: an observer
@@ -443,7 +443,7 @@ class ReplayRunOfRounds(ReplayRun):
         self.outside("round aborted", done.record.aborted is not None)
         self.outside("charge", repr(done.release))
         self.seen.rounds += 1
-        if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
+        if self.ranks == 1 and self.change != REPORTING:
             self.check_missing_values()  # with several ranks, values of other ranks arrive only at the end of the run
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:

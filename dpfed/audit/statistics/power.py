@@ -130,33 +130,26 @@ class RejectionRegion:
 
     @classmethod
     def of_one_threshold(
-        cls,
-        profile: PrivacyProfile,
-        law: NormalMixture,
-        *,
-        threshold: float,
-        trials0: int,
-        trials1: int,
-        alpha: float,
+        cls, profile: PrivacyProfile, law: NormalMixture, *, threshold: float, trials: tuple[int, int], alpha: float
     ) -> RejectionRegion:
-        """Return the rejected counts of `rejection.reject_claim` with one threshold.
+        """Return the rejected counts of `rejection.reject_claim` with one threshold. trials: in worlds 0 and 1.
 
         `law` affects only the false positives at which the region is evaluated most densely.
         """
-        cells = _numbers_of_false_positives(trials0, law.error_rates(threshold)[0])
+        cells = _numbers_of_false_positives(trials[0], law.error_rates(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
-            counts = ErrorCounts.from_counts(positives, negatives, trials0, trials1)
+            counts = ErrorCounts.from_counts(positives, negatives, *trials)
             return reject_counts(counts, profile, alpha=alpha).rejected
 
-        most, limits = trials1, []
+        most, limits = trials[1], []
         for positives in cells:
             most = _largest_holding(partial(rejected, int(positives)), most)
             limits.append(most)
         return cls(
             threshold=threshold,
-            trials0=trials0,
-            trials1=trials1,
+            trials0=trials[0],
+            trials1=trials[1],
             false_positives=cells,
             most_negatives=np.array(limits),
         )

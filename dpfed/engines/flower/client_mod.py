@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.engines.node_ledger import DeclaredRound, NodeLedger, ServerPlan
-from dpfed.engines.round_terms import RoundTerms, checked_terms
+from dpfed.engines.round_terms import RoundTerms, add_to_named_arrays, checked_terms
 from dpfed.errors import ConfigError, WireError
 
 Next = Callable[[Message, Context], Message]
@@ -129,15 +129,8 @@ def update_in_reply(start: ArrayRecord, trained: RecordDict) -> Tensor:
 def add_to_arrays(start: ArrayRecord, move: Tensor) -> ArrayRecord:
     """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
     unchanged."""
-    values, place, arrays = move.numpy(), 0, {}
-    for name, array in start.items():
-        here = array.numpy()
-        if _is_floating_point(array):
-            part = values[place : place + here.size].reshape(here.shape)
-            place += here.size
-            here = (here + part).astype(here.dtype)
-        arrays[name] = Array(np.asarray(here))
-    return ArrayRecord(arrays)
+    ends = add_to_named_arrays({name: array.numpy() for name, array in start.items()}, move)
+    return ArrayRecord({name: Array(np.asarray(end)) for name, end in ends.items()})
 
 
 def with_types_of(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

@@ -15,15 +15,8 @@ from torch import Tensor
 
 from accounting import Guarantee, require
 from dpfed.engines.node_ledger import ServerPlan
-from dpfed.engines.nvflare.update_filters import (
-    META,
-    Arrays,
-    add_to_arrays,
-    model_size,
-    numpy_arrays_of,
-    update_in_result,
-)
-from dpfed.engines.round_terms import RoundTerms
+from dpfed.engines.nvflare.update_filters import META, model_size, numpy_arrays_of, update_in_result
+from dpfed.engines.round_terms import Arrays, RoundTerms, add_to_named_arrays
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.plan import json_of_options
@@ -130,7 +123,7 @@ class ClientLevelFedAvg(ModelController):
                 return
             mean = step.release(updates)
             assert isinstance(mean, Tensor)
-            model = FLModel(params=add_to_arrays(model.params, mean), params_type=ParamsType.FULL)
+            model = FLModel(params=add_to_named_arrays(model.params, mean), params_type=ParamsType.FULL)
             self.save_model(model)
         self.info(f"dpfed: {self.guarantee()}")
 

@@ -23,11 +23,9 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from dpfed.engines.node_ledger import DeclaredRound, NodeLedger, RecordNoise, ServerPlan
-from dpfed.engines.round_terms import RoundTerms, checked_terms
+from dpfed.engines.round_terms import Arrays, RoundTerms, add_to_named_arrays, checked_terms
 from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def numpy_arrays_of(params: Mapping[str, object]) -> Arrays:
@@ -67,25 +65,12 @@ def update_of_arrays(start: Arrays, arrays: Arrays, *, whole: bool) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))
 
 
-def add_to_arrays(start: Arrays, move: Tensor) -> Arrays:
-    """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
-    unchanged."""
-    values, place, ends = move.numpy(), 0, {}
-    for name, array in start.items():
-        ends[name] = array
-        if _is_floating_point(array):
-            part = values[place : place + array.size].reshape(array.shape)
-            place += array.size
-            ends[name] = (array + part).astype(array.dtype)
-    return ends
-
-
 def arrays_of_vector(start: Arrays, move: Tensor) -> Arrays:
     """Return a float32 vector [d] as arrays by name, in the shapes of the model's floating-point arrays."""
     nothing = {
         name: np.zeros(array.shape, dtype=np.float32) for name, array in start.items() if _is_floating_point(array)
     }
-    return add_to_arrays(nothing, move)
+    return add_to_named_arrays(nothing, move)
 
 
 def _is_floating_point(array: NDArray[np.generic]) -> bool:

@@ -254,7 +254,10 @@ def budget_map(
         )
     else:
         cells = zip(noise.flat, rounds.flat, cohort.flat, strict=True)
-        each = [_cell_epsilon(plan, float(z), int(t), int(r), accountant, conversion) for z, t, r in cells]
+        runs = (plan.changed(cohort=int(m)).run(float(z), int(t)) for z, t, m in cells)
+        each = [
+            accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion) for run in runs
+        ]
         epsilon = np.array(each).reshape(across.shape)
     return BudgetMap(
         plan=plan, x_axis=axes[0], y_axis=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
@@ -267,13 +270,6 @@ def _has_grid_account(plan: Plan) -> bool:
     poisson = poisson and plan.adjacency is not Adjacency.REPLACE_ONE
     gaussian = isinstance(plan.mechanism, GaussianNoise) and plan.noise_schedule is None
     return gaussian and plan.before is None and (poisson or plan.sampling.name == "fixed")
-
-
-def _cell_epsilon(
-    plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion
-) -> float:
-    run = plan.changed(cohort=cohort).run(z, rounds)
-    return accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion)
 
 
 def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | None = None) -> Figure:

@@ -22,9 +22,8 @@ def profile(epsilon):
 
 
 def region(trials, threshold=0.5):
-    return RejectionRegion.of_one_threshold(
-        profile, scores_of_all_clients(1.0), threshold=threshold, trials0=trials, trials1=trials, alpha=ALPHA
-    )
+    law = scores_of_all_clients(1.0)
+    return RejectionRegion.of_one_threshold(profile, law, threshold=threshold, trials=(trials, trials), alpha=ALPHA)
 
 
 def test_power_is_that_of_all_counts_for_few_trials():
