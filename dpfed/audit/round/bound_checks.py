@@ -27,7 +27,7 @@ _ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
 """Excess of a norm over the bound, as a part of it: from one millionth to nine times the bound."""
 
 
-def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
+def norm_check(one: OneRound, claim: Claim) -> Check:
     """Check that no client moves the new state of a round without noise by more than the claimed bound.
 
     The bounded row is checked as well. Every client of the round is tested in turn, since a clip of only some clients
@@ -35,7 +35,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     that leaves rows slightly or far above the bound unchanged.
     """
     rounds, worst, which = WholeRounds(one_round=one.without_noise), 0.0, "zeros"
-    for name, update in (adversarial_updates(one, size) | updates_around_the_bound(one, claim, size)).items():
+    for name, update in (adversarial_updates(one) | updates_around_the_bound(one, claim)).items():
         for client in range(one.clients):
             longest = largest_effect(rounds, claim, update, client)
             if not longest <= worst:
@@ -78,19 +78,19 @@ def _l2_norm(row: Tensor) -> float:
     return float(torch.linalg.vector_norm(row.double()))
 
 
-def updates_around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
+def updates_around_the_bound(one: OneRound, claim: Claim) -> dict[str, Tensor]:
     """Return updates [d], by name, whose rows have a norm just above the bound, or ten times the bound."""
-    normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
+    normal = torch.randn(one.size, generator=torch.Generator().manual_seed(4))
     row = one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))
     length = _l2_norm(in_charged_metric(one, claim, row))
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
 
 
-def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
+def adversarial_updates(one: OneRound) -> dict[str, Tensor]:
     """Return updates [d], by name, on which clips often fail: huge, tiny, not finite, sparse, or along
     the public map.
     """
-    generator = torch.Generator().manual_seed(3)
+    size, generator = one.size, torch.Generator().manual_seed(3)
     normal = torch.randn(size, generator=generator)
     along = one.projection.adjoint(torch.ones(one.projection.sent))
     entry = torch.zeros(size)
@@ -115,7 +115,7 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
     }
 
 
-def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+def window_check(one: OneRound, claim: Claim) -> Check | None:
     """Check that no move exceeds the clip in any coordinate, and that padding has the public probabilities.
 
     Returns None if the account relies on neither. Rows of every client are checked, exactly except for float32
@@ -133,7 +133,7 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     farthest = max(
         float(in_charged_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max())
         / reach
-        for update in adversarial_updates(one, size).values()
+        for update in adversarial_updates(one).values()
     )
     chance = None if coins.noise_std else _p_value_of_padding(one, stage)
     return Check(
@@ -157,7 +157,7 @@ def _p_value_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     return 2 * min(float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))))
 
 
-def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+def floor_check(one: OneRound, claim: Claim) -> Check | None:
     """Check that a sample of public probability 0 or 1 has each value with at least the claimed floor probability.
 
     Returns None if the public probability is fixed, as for stochastic signs.
@@ -172,7 +172,7 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     least, _ = debias.reachable(c=claim.coins.floor, noise_std=claim.coins.noise_std)
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
-        ones = float(world.rows_of_client(torch.zeros(size), trials).double().sum())
+        ones = float(world.rows_of_client(torch.zeros(one.size), trials).double().sum())
         drawn = len(trials) * one.projection.sent * stage.trials
         rare = ones if start == 0.0 else drawn - ones
         likely = min(likely, float(bdtr(rare, drawn, least)))
@@ -187,7 +187,7 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     )
 
 
-def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
+def samples_check(one: OneRound, claim: Claim) -> Check:
     """Check that a client's samples are 1 as often as its bounded move says, in every coordinate and for every seed.
 
     The counts of ones are compared with their probabilities by the sum of squared standard scores, and by the standard
@@ -196,7 +196,7 @@ def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
     stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
     assert stage is not None
-    update = torch.randn(size, generator=torch.Generator().manual_seed(8))
+    update = torch.randn(one.size, generator=torch.Generator().manual_seed(8))
     client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS, dtype=np.int64)
     theta = one.reference.double() + one.upload(update[None], client).bounded[0].double()
     theta, start = (mean_of_samples(each, stage) for each in (theta, one.reference.double()))

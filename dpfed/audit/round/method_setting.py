@@ -175,7 +175,7 @@ def _checks_of_several_rounds(experiment: Experiment, seed: int) -> tuple[Check,
     law = None if schedule is None else noise_matrix(schedule)
     if law is None:
         return (replace(cohorts, name="schedule"),)
-    noise = correlated_check(one, law, release.noise_std, method.clients.course.size, rounds)
+    noise = correlated_check(one, law, release.noise_std, rounds)
     return replace(cohorts, name="schedule"), noise
 
 

@@ -63,10 +63,10 @@ def short_text(degrees: int, alpha: float) -> str:
     return f"{math.ceil(shortfall_found(degrees, alpha) * 1000) / 10:g}% short"
 
 
-def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
+def draw_noise(one: OneRound, claim: Claim, entries: int) -> NoiseDraws:
     """Return about `entries` draws of noise, from whole rounds."""
     rounds, quiet = WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
-    zeros = rounds.moves(None, torch.zeros(size))
+    zeros = rounds.moves(None, torch.zeros(one.size))
     least = quiet.run(zeros, quiet.smallest_cohort())
     released: list[Tensor] = []
     whole: list[Tensor] = []
@@ -178,17 +178,17 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
     )
 
 
-def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
+def seeds_check(one: OneRound, claim: Claim) -> Check:
     """Check that no two rounds or clients share noise: no two noise vectors are correlated.
 
     The noise is drawn from the run's source of randomness, not from the audit's.
     """
-    zeros, vectors, samples, spread = torch.zeros(1, size), list[Tensor](), one.method.stages.find(PrivateCoins), 0.0
+    vectors, samples, spread = list[Tensor](), one.method.stages.find(PrivateCoins), 0.0
     alone = claim.visible_output == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
-            sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
+            sent = world.upload(torch.zeros(world.clients, world.size), np.arange(world.clients))
             rows = sent.coded if claim.visible_output == "uploads" and not claim.coins else sent.arrived
             if samples is not None:
                 theta = mean_of_samples(world.reference.double(), samples)
@@ -196,7 +196,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
                 spread = max(spread, float(variances.norm() / variances.sum()))
             vectors += list(rows)
         else:
-            vectors.append(_noise_of_sum(world, zeros[0]))
+            vectors.append(_noise_of_sum(world))
     stacked = torch.stack(vectors).double()
     if not samples and stacked.shape[1] > 2:
         stacked = stacked - stacked.mean(dim=1, keepdim=True)
@@ -220,7 +220,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     )
 
 
-def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[int, ...]) -> Check | None:
+def single_rounds_check(one: OneRound, claim: Claim, numbers: tuple[int, ...]) -> Check | None:
     """Check rounds one by one: the noise of each, its bound, and that its noise depends on no update.
 
     In each of the rounds, all clients send zeros, then a loud update, then one inside the bound; then all but one send
@@ -229,14 +229,14 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
     """
     if claim.coins is not None or one.method.stages.find(DitheredNoise) is not None:
         return None
-    loud, inside = (torch.full((size,), part * claim.bound / size**0.5) for part in (_LOUD, 0.5))
+    zeros, loud, inside = (torch.full((one.size,), part * claim.bound / one.size**0.5) for part in (0.0, _LOUD, 0.5))
     named, least, worst, moved = isinstance(one.method.randomness, Simulated), (1.0, 0), (0.0, 0), (0.0, 0)
     degrees = 1
     for number in numbers:
         world = replace(one, state=replace(one.state, round=number))
-        silent, *others = (_noise_of_round_with(world, claim, update) for update in (torch.zeros(size), loud, inside))
+        silent, *others = (_noise_of_round_with(world, claim, update) for update in (zeros, loud, inside))
         if claim.visible_output == "sum" and not one.method.stages.noise_in_rows:
-            others.append(_noise_of_round_with(world, claim, torch.zeros(size), absent=1))
+            others.append(_noise_of_round_with(world, claim, zeros, absent=1))
         degrees = silent.numel()
         least = min(least, (float(chdtr(degrees, float((silent / claim.noise_std).square().sum()))), number))
         if named:
@@ -244,7 +244,7 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
             moved = max(moved, (furthest / claim.noise_std, number))
         quiet = WholeRounds(one_round=world.without_noise)
         # A later round's server may move the state without any update: FedSparsify sets small weights to zero.
-        still = largest_effect(quiet, claim, torch.zeros(size), 0) <= _EQUAL
+        still = largest_effect(quiet, claim, zeros, 0) <= _EQUAL
         worst = max(worst, (largest_effect(quiet, claim, loud, 0, on_release=still), number))
     alpha = FALSE_ALARM / len(numbers)
     shown = f"{', '.join(map(str, numbers[:3]))} to {numbers[-1]}" if len(numbers) > 3 else str(numbers)
@@ -259,12 +259,9 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
     )
 
 
-def correlated_check(one: OneRound, law: CorrelatedRounds, noise_std: float, size: int, rounds: int) -> Check:
+def correlated_check(one: OneRound, law: CorrelatedRounds, noise_std: float, rounds: int) -> Check:
     """Check the noise w of several rounds: C w has independent rows of the charged size, C the charged matrix."""
-    zeros = torch.zeros(size)
-    drawn = torch.stack(
-        [_noise_of_sum(replace(one, state=replace(one.state, round=number)), zeros) for number in range(rounds)]
-    )
+    drawn = torch.stack([_noise_of_sum(replace(one, state=replace(one.state, round=k))) for k in range(rounds)])
     c = column(law, rounds)
     matrix = torch.from_numpy(scipy.linalg.toeplitz(np.pad(c, (0, rounds - len(c))), np.zeros(rounds)))
     fresh = (matrix @ drawn.double()).T / noise_std
@@ -291,7 +288,7 @@ def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor, *, absen
     return torch.stack(_noise_of_round(noisy, quiet, claim, done, least, by_state=False))
 
 
-def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+def count_check(one: OneRound, claim: Claim) -> Check | None:
     """Check that the count of clients inside the bound, which adaptive clipping releases, has the claimed noise.
 
     One client must not move the count, without its noise, by more than 1/2 (replace-one: 1). The next clip norm C' = C
@@ -301,13 +298,13 @@ def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     if rule is None or not claim.count_separation or claim.visible_output != "sum":
         return None
     noisy, quiet = WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
-    zeros, everyone = torch.zeros(size), noisy.smallest_cohort()
+    zeros, everyone = torch.zeros(one.size), noisy.smallest_cohort()
 
     def count(rounds: WholeRounds, own: Tensor, cohort: NDArray[np.int64]) -> float:
         norm = rounds.run(rounds.moves(own, zeros), cohort).state.clip_norm
         return math.log(norm / one.state.clip_norm) / rule.rate * rule.cohort
 
-    sent = [count(quiet, zeros + part * claim.bound / size**0.5, everyone) for part in (0.0, _LOUD, _INSIDE)]
+    sent = [count(quiet, zeros + part * claim.bound / one.size**0.5, everyone) for part in (0.0, _LOUD, _INSIDE)]
     without = {Adjacency.ADD_REMOVE: [count(quiet, zeros, everyone[1:])], Adjacency.REPLACE_ONE: sent}
     others = without.get(claim.adjacency, sent[:1])
     moved = max(abs(one - other) for one in sent for other in others) / claim.adjacency.sensitivity_in_clips
@@ -324,10 +321,10 @@ def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     )
 
 
-def _noise_of_sum(world: OneRound, zeros: Tensor) -> Tensor:
+def _noise_of_sum(world: OneRound) -> Tensor:
     """Return the noise [sent] of one whole round in which all clients send zeros."""
     noisy, quiet = WholeRounds(one_round=world), WholeRounds(one_round=world.without_noise)
-    moves = noisy.moves(None, zeros)
+    moves = noisy.moves(None, torch.zeros(world.size))
     return noisy.released_sum(noisy.run(moves, noisy.smallest_cohort())) - quiet.released_sum(
         quiet.run(moves, quiet.smallest_cohort())
     )

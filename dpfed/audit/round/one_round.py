@@ -322,6 +322,11 @@ class OneRound:
         return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
 
     @property
+    def size(self) -> int:
+        """Number d of entries of an update."""
+        return self.method.clients.course.size
+
+    @property
     def projection(self) -> Map:
         return self.announcement.projection
 

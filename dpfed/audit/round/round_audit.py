@@ -80,10 +80,10 @@ def audit_round(
     Claim: each check fails on a correct round with probability at most `verdict.FALSE_ALARM`. A "pass" is no proof."""
     began, say = time.monotonic(), progress or str
     count = require.count(at_least=2, draws=draws)
-    claim, size = claim_of_round(one, delta), one.method.clients.course.size
+    claim = claim_of_round(one, delta)
     fresh = one.with_randomness(RandomnessByCallOrder(seed))
     say("checks of noise, bounds, seeds and samplers")
-    made = round_checks(one, claim, size, seed, count, rounds)
+    made = round_checks(one, claim, seed, count, rounds)
     say("distances of neighbours without noise")
     gaps = tuple(gap_of_pair(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout))
     found = (
@@ -121,7 +121,7 @@ def audit_round(
             "seen": claim.visible_output,
             "sampling": claim.sampling.name,
             "mechanism": claim.mechanism.to_dict(),
-            "dimension": size,
+            "dimension": one.size,
             "seed": seed,
             "seconds": time.monotonic() - began,
         },
@@ -157,7 +157,7 @@ def claim_of_round(one: OneRound, delta: float) -> Claim:
 
 def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """Return the pairs of neighbours for the mechanism, adjacency and visible output of the claim."""
-    adjacency, size, stages = claim.adjacency, one.method.clients.course.size, one.method.stages
+    adjacency, size, stages = claim.adjacency, one.size, one.method.stages
     if claim.coins is not None:
         return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
     counted = claim.count_separation > 0 and not stages.noise_in_rows
@@ -169,20 +169,20 @@ def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> l
     return with_count_pair(pairs, adjacency, bound=claim.bound) if counted and not claim.sampled else pairs
 
 
-def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, rounds: int = 1) -> list[Check]:
+def round_checks(one: OneRound, claim: Claim, seed: int, draws: int, rounds: int = 1) -> list[Check]:
     """Return the checks that apply to the claim."""
     fresh = one.with_randomness(RandomnessByCallOrder(seed + 1))
     # First, since later rounds would find what a custom stage keeps of its first rows.
-    apart = linear_check(fresh, claim, size) or rows_check(fresh, claim, size)
-    found: list[Check | None] = [norm_check(fresh, claim, size)]
+    apart = linear_check(fresh, claim) or rows_check(fresh, claim)
+    found: list[Check | None] = [norm_check(fresh, claim)]
     if claim.coins is None:
-        noise = draw_noise(fresh, claim, size, draws)
-        found += [size_check(noise), tail_check(noise), coordinates_check(noise), count_check(fresh, claim, size)]
+        noise = draw_noise(fresh, claim, draws)
+        found += [size_check(noise), tail_check(noise), coordinates_check(noise), count_check(fresh, claim)]
     else:
-        found += [floor_check(fresh, claim, size), window_check(fresh, claim, size), samples_check(fresh, claim, size)]
+        found += [floor_check(fresh, claim), window_check(fresh, claim), samples_check(fresh, claim)]
     numbers = tuple(sorted({*range(ROUNDS), rounds // 2, max(rounds - 1, 0)}))
-    found += [seeds_check(one, claim, size), single_rounds_check(one, claim, size, numbers)]
+    found += [seeds_check(one, claim), single_rounds_check(one, claim, numbers)]
     found += [apart, public_map_check(one)]
     if claim.visible_output == "sum":
-        found += [sum_check(one, size), empty_round_check(one)]
+        found += [sum_check(one), empty_round_check(one)]
     return [check for check in found if check is not None]

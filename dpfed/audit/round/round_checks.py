@@ -139,16 +139,16 @@ def _draws_of_new_process() -> bytes:
 _ROUNDING = 1e-5  # relative rounding error of float32 sums
 
 
-def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+def linear_check(one: OneRound, claim: Claim) -> Check | None:
     """Check, without noise, that the release of two clients is the sum of the releases of each client alone.
 
     Returns None if the claim does not depend on it, or the round has one upload.
     """
     if claim.visible_output == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
-    updates, found = _loud_and_quiet(claim, size), list[Tensor]()
+    updates, found = _loud_and_quiet(one, claim), list[Tensor]()
     for senders in ([0], [1], [0, 1]):
-        moves = torch.zeros(one.method.sampler.clients, size)
+        moves = torch.zeros(one.method.sampler.clients, one.size)
         moves[senders] = updates[senders]
         rounds = WholeRounds(one_round=one.without_noise)  # with new copies of custom stages
         found.append(rounds.released_sum(rounds.run(moves, rounds.smallest_cohort()), by_state=False))
@@ -165,14 +165,14 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     )
 
 
-def rows_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+def rows_check(one: OneRound, claim: Claim) -> Check | None:
     """Check that a client's row after the bound is the same alone as among others, for releases without `linear_check`.
 
     Returns None for a round with one upload.
     """
     if one.clients < 2:
         return None
-    updates = _loud_and_quiet(claim, size)
+    updates = _loud_and_quiet(one, claim)
 
     def rows(*clients: int) -> Tensor:
         stages = Stages(*map(copy.copy, one.method.stages))
@@ -188,10 +188,10 @@ def rows_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     )
 
 
-def _loud_and_quiet(claim: Claim, size: int) -> Tensor:
+def _loud_and_quiet(one: OneRound, claim: Claim) -> Tensor:
     """Return updates [2, d]: beyond the bound, and inside it, where no clip hides what the other client changes."""
-    updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
-    updates[1] *= 0.5 / size**0.5
+    updates = torch.randn(2, one.size, generator=torch.Generator().manual_seed(5)) * claim.bound
+    updates[1] *= 0.5 / one.size**0.5
     return updates
 
 
@@ -220,10 +220,10 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[PairGap]) -> Ch
     )
 
 
-def sum_check(one: OneRound, size: int) -> Check:
+def sum_check(one: OneRound) -> Check:
     """Check that a whole round without noise decodes exactly to the sum of the clients' rows."""
     clients = one.method.sampler.clients
-    updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
+    updates = torch.randn(clients, one.size, generator=torch.Generator().manual_seed(6))
     quiet = one.without_noise.method
     seen, given = RowRecorder(quiet.stages), UpdatesByClient(moves=updates)
     cohort = np.arange(clients)
@@ -249,7 +249,7 @@ def empty_round_check(one: OneRound) -> Check:
     """Check that a round without clients releases noise and is charged, since a missing charge would reveal it."""
     book = LedgerInMemory()
     no_clients = np.zeros(0, dtype=np.int64)
-    no_updates = UpdatesByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    no_updates = UpdatesByClient(moves=torch.zeros(0, one.size))
     facts = run_round(one.state, one.method, no_updates, seeds=one.seeds, ledger=book, cohort=no_clients).record
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"

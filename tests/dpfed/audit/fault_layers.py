@@ -110,21 +110,21 @@ def check(name, trials=0, unit="draws"):
             case.drawing_from(RandomnessByCallOrder(seed)),
             case.drawing_from(Simulated(seeds=Seeds(root=seed))),
         )
-        size, who = case.one_round.method.clients.course.size, case.one_round.method.sampler
+        who = case.one_round.method.sampler
         source = Simulated(seeds=Seeds(root=seed))
         found = {
             "empty round": lambda: round_checks.empty_round_check(case.one_round),
             "public map": lambda: public_map_check(case.one_round),
             "sampler": lambda: sampler_check(who, lambda number: who.sample(source, number), trials),
-            "norm": lambda: norm_check(fresh, claim, size),
-            "floor": lambda: bound_checks.floor_check(fresh, claim, size),
-            "linear": lambda: round_checks.linear_check(fresh, claim, size),
-            "single rounds": lambda: noise_checks.single_rounds_check(own, claim, size, tuple(range(10))),
-            "seeds": lambda: noise_checks.seeds_check(own, claim, size),
-            "noise": lambda: noise_checks.size_check(draw_noise(fresh, claim, size, trials)),
-            "count": lambda: noise_checks.count_check(fresh, claim, size),
-            "tails": lambda: noise_checks.tail_check(draw_noise(fresh, claim, size, trials)),
-            "coordinates": lambda: noise_checks.coordinates_check(draw_noise(fresh, claim, size, trials)),
+            "norm": lambda: norm_check(fresh, claim),
+            "floor": lambda: bound_checks.floor_check(fresh, claim),
+            "linear": lambda: round_checks.linear_check(fresh, claim),
+            "single rounds": lambda: noise_checks.single_rounds_check(own, claim, tuple(range(10))),
+            "seeds": lambda: noise_checks.seeds_check(own, claim),
+            "noise": lambda: noise_checks.size_check(draw_noise(fresh, claim, trials)),
+            "count": lambda: noise_checks.count_check(fresh, claim),
+            "tails": lambda: noise_checks.tail_check(draw_noise(fresh, claim, trials)),
+            "coordinates": lambda: noise_checks.coordinates_check(draw_noise(fresh, claim, trials)),
         }
         outcome = found[name]()
         return outcome is not None and not outcome.passed

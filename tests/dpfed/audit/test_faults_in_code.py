@@ -81,14 +81,14 @@ def counts_twice(self, state, now):
 def test_a_client_that_moves_the_count_too_far_is_found(monkeypatch, adjacency):
     monkeypatch.setattr(noise_checks, "_COUNTS", 30)  # rounds for the noise of the count, which is sound
     one = case("dp-fedavg", *ADAPTIVE, f"privacy.adjacency={adjacency}").one_round
-    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
+    claim = claim_of_round(one, 1e-5)
     fresh = one.with_randomness(RandomnessByCallOrder(0))
-    assert count_check(fresh, claim, size).passed
+    assert count_check(fresh, claim).passed
     with monkeypatch.context() as planted:
         planted.setattr(Clip, "next_state", counts_twice)
-        assert not count_check(fresh, claim, size).passed
+        assert not count_check(fresh, claim).passed
     monkeypatch.setattr(clip, "clip_rows", counts_zeros)
-    assert count_check(fresh, claim, size).passed is (adjacency != "zero-out")
+    assert count_check(fresh, claim).passed is (adjacency != "zero-out")
 
 
 FRESH = GaussianNoise._fresh_noise
@@ -96,12 +96,12 @@ FRESH = GaussianNoise._fresh_noise
 
 def test_noise_that_depends_on_the_number_of_uploads_is_found(monkeypatch):
     one = case("dp-fedavg").one_round
-    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
-    assert single_rounds_check(one, claim, size, (0,)).passed
+    claim = claim_of_round(one, 1e-5)
+    assert single_rounds_check(one, claim, (0,)).passed
     monkeypatch.setattr(
         GaussianNoise, "_fresh_noise", lambda self, like, number, now: FRESH(self, like, number, now) * now.uploads / 4
     )
-    assert not single_rounds_check(one, claim, size, (0,)).passed
+    assert not single_rounds_check(one, claim, (0,)).passed
 
 
 def follows(one):
@@ -144,19 +144,19 @@ DRAWS = PrivateCoins._draw_samples
 
 def test_bernoulli_uploads_that_move_too_far_or_are_not_padded(monkeypatch):
     one = case("fedpm", *COINS, "model.hidden=[8]").one_round
-    claim, size = claim_of_round(one, 1e-5), one.method.clients.course.size
+    claim = claim_of_round(one, 1e-5)
     fresh = one.with_randomness(RandomnessByCallOrder(0))
-    assert floor_check(fresh, claim, size) is None  # probabilities of 1/2 come nowhere near it
-    assert samples_check(fresh, claim, size).passed
-    assert window_check(fresh, claim, size).passed
+    assert floor_check(fresh, claim) is None  # probabilities of 1/2 come nowhere near it
+    assert samples_check(fresh, claim).passed
+    assert window_check(fresh, claim).passed
     monkeypatch.setattr(
         PrivateCoins,
         "_draw_samples",
         lambda self, reference, row, *of: DRAWS(self, reference, None if row is None else 1.25 * row, *of),
     )
-    assert not samples_check(fresh, claim, size).passed
+    assert not samples_check(fresh, claim).passed
     monkeypatch.setattr(PrivateCoins, "server", lambda self, total, now: total - now.uploads * now.reference)
-    assert not window_check(fresh, claim, size).passed
+    assert not window_check(fresh, claim).passed
 
 
 @pytest.mark.slow

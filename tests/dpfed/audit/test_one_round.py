@@ -56,7 +56,7 @@ def test_every_stage_draws_from_the_new_source_the_count_of_an_adaptive_clip_too
 
 def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
     one = made("dp-fedavg").without_noise
-    moves = torch.randn(4, one.method.clients.course.size, generator=torch.Generator().manual_seed(0))
+    moves = torch.randn(4, one.size, generator=torch.Generator().manual_seed(0))
     done = WholeRounds(one_round=one).run(moves, np.arange(4))
     assert sorted(done.uploads) == [0, 1, 2, 3]
     given, arrived = (torch.stack([done.uploads[k][end] for k in range(4)]) for end in (0, 1))
@@ -77,7 +77,7 @@ def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
         return replace(done, state=replace(done.state, clip_norm=1.01 * done.state.clip_norm))
 
     rounds = [WholeRounds(one_round=made("dp-fedavg", *settings)) for settings in ((), ADAPTIVE)]
-    zeros = torch.zeros(4, rounds[0].one_round.method.clients.course.size)
+    zeros = torch.zeros(4, rounds[0].one_round.size)
     assert all(one.run(zeros, np.arange(4)).follows_rule for one in rounds)
     monkeypatch.setattr(whole_round, "run_round", moving)
     assert not any(one.run(zeros, np.arange(4)).follows_rule for one in rounds)
@@ -86,6 +86,5 @@ def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
 def test_a_chain_without_its_clip_is_refuted():
     one = made("dp-fedavg")
     bare = replace(one, method=replace(one.method, stages=one.method.stages.without(Clip)))
-    size = one.method.clients.course.size
-    assert norm_check(one, claim_of_round(one, 1e-5), size).passed
-    assert not norm_check(bare, claim_of_round(bare, 1e-5), size).passed
+    assert norm_check(one, claim_of_round(one, 1e-5)).passed
+    assert not norm_check(bare, claim_of_round(bare, 1e-5)).passed

@@ -202,4 +202,4 @@ def test_the_floor_is_checked_where_public_probabilities_reach_it(of_the_mask):
     """Signs have the public probability 1/2, at which the check would pass for any floor."""
     config = audited_configuration("fedpm", [SMALL, *COINS, *(OF_THE_MASK if of_the_mask else ())])
     one = round_of(build(config))
-    assert (floor_check(one, claim_of_round(one, 1e-5), one.method.clients.course.size) is not None) is of_the_mask
+    assert (floor_check(one, claim_of_round(one, 1e-5)) is not None) is of_the_mask

@@ -64,35 +64,35 @@ def test_a_clip_in_another_metric_than_is_charged_is_refused():
 
 def test_the_audit_measures_in_the_metric_and_sees_one_that_is_too_wide(monkeypatch):
     one = made(*FISHER)
-    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
-    assert norm_check(one, claim, size).passed
+    claim = claim_of_round(one, 1e-5)
+    assert norm_check(one, claim).passed
     sound = ClipMoves.units
     monkeypatch.setattr(ClipMoves, "units", lambda self, reference: 1.1 * sound(self, reference))
-    assert not norm_check(one, claim, size).passed
+    assert not norm_check(one, claim).passed
 
 
 @pytest.mark.slow
 def test_the_window_is_checked_on_rows_and_on_what_fills_up():
     one = made(*CLIPS)
-    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
+    claim = claim_of_round(one, 1e-5)
     assert claim.coins.others == "near-reference"
-    assert window_check(one, claim, size).passed
+    assert window_check(one, claim).passed
     without = replace(one, method=replace(one.method, stages=one.method.stages.without(ClipMoves)))
-    assert not window_check(without, claim, size).passed
+    assert not window_check(without, claim).passed
 
 
 @pytest.mark.parametrize("shift", [0.3, -0.3])
 def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
     """The default edge would bring them back into the window."""
     one = made(*CLIPS, "privacy.edge=0.1")
-    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
+    claim = claim_of_round(one, 1e-5)
     sound = PrivateCoins._draw_samples
 
     def elsewhere(self, reference, row, *path):
         return sound(self, reference + shift if row is None else reference, row, *path)
 
     monkeypatch.setattr(PrivateCoins, "_draw_samples", elsewhere)
-    assert not window_check(one, claim, size).passed
+    assert not window_check(one, claim).passed
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_who_is_relied_on_follows_the_sum_and_can_be_said():
     plain, secure = made(*CLIPS), made(*CLIPS, "aggregation.kind=masked")
     assert claim_of_round(plain, 1e-5).coins.others == "near-reference"
     assert claim_of_round(secure, 1e-5).coins.others == "anywhere"
-    assert window_check(secure, claim_of_round(secure, 1e-5), secure.method.clients.course.size) is None
+    assert window_check(secure, claim_of_round(secure, 1e-5)) is None
     said = made(*CLIPS, "aggregation.kind=masked", "privacy.others=near-reference")
     assert claim_of_round(said, 1e-5).coins.others == "near-reference"
 
