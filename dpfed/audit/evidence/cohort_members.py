@@ -303,14 +303,12 @@ def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ints], clients: int) -> I
 
 def _allocation_finding(law: Allocation, cohorts: Sequence[Ints], clients: int) -> Finding:
     times = rounds_of_clients(cohorts, clients)
-    if int(times.max()) > law.participations:
-        return False, (
-            f"client {int(times.argmax())} takes part {int(times.max())} times, {law.participations} are allocated."
-        )
-    if len(cohorts) >= law.rounds and int(times.min()) < law.participations:
-        return False, (
-            f"client {int(times.argmin())} takes part {int(times.min())} times, {law.participations} are allocated."
-        )
+    for client, wrong in (
+        (int(times.argmax()), times.max() > law.participations),
+        (int(times.argmin()), times.min() < law.participations and len(cohorts) >= law.rounds),
+    ):
+        if wrong:
+            return False, f"client {client} takes part {times[client]} times, {law.participations} are allocated."
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 

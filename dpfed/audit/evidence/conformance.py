@@ -19,7 +19,6 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import (
     are_equal_values,
     protection_problem,
-    values_from_configuration,
     values_from_ledger,
 )
 from dpfed.audit.verdict import Finding, rounds_text
@@ -90,7 +89,7 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
     """Check that the values that summary.json must state with an epsilon agree with the ledger and the
     configuration.
     """
-    federation, header = files.config.federation, files.trusted_ledger.header
+    config, federation, header = files.config, files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
     except InvalidRecord as error:
@@ -106,8 +105,14 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
         "rounds": len(files.published_rounds),
         "aborted_rounds": sum(not one.has_result for one in files.published_rounds),
         "delta": delta if delta is not None else header.about.get("delta"),
+        "method": config.method.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "aggregation": config.aggregation.kind,
+        "seed": config.run.seed,
+        "for_release": config.run.for_release,
+        **values_from_ledger(files),
     }
-    expected |= values_from_configuration(files) | values_from_ledger(files)
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()

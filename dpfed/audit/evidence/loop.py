@@ -18,7 +18,7 @@ from accounting.ledger import Aborted, Ledger, backups
 from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
-from dpfed.audit.evidence.run_files import RunFiles, value_or
+from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
 from dpfed.records.reading import Unavailable, read_lines
@@ -103,11 +103,6 @@ class LoopFiles(RunFiles):
         """
         due = self.entries if self.sampler.law.is_schedule else self.skipped
         return len(set(due) - {one.round for one in self.rounds})
-
-    @property
-    def has_skipped(self) -> bool:
-        """True if the ledger can be read and has skipped rounds."""
-        return value_or(False, lambda: bool(self.skipped))
 
     @property
     def skipped(self) -> list[int]:

@@ -70,7 +70,8 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
     words += "round 1 agree"
     if alike >= _ALIKE:
         return True, f"{words}."
-    error = _relative_error(files)
+    device = value_or(None, lambda: files.summary.device) or "cpu"
+    error = _OF_CPUS if device == "cpu" else _OF_ACCELERATORS  # relative rounding error of the run's processor
     rounded = [exact, *(again.chosen(error, seed) for seed in range(1, _REPETITIONS + 1))]
     like = [_mean_agreement(one, [other for other in rounded if other is not one]) for one in rounded]
     others = [_mean_agreement(again.chosen_by_others(seed), rounded) for seed in range(1, _REPETITIONS + 1)]
@@ -151,12 +152,6 @@ def _first_model(files: RunFiles) -> torch.Tensor | None:
         raise Unavailable(str(error)) from None
     named = (files.trusted_ledger.header.binding or {}).get("public_start")
     return saved if hash_of_tensors([saved]) == named else None
-
-
-def _relative_error(files: RunFiles) -> float:
-    """Return the relative rounding error of the processor of the run."""
-    device = value_or(None, lambda: files.summary.device)
-    return _OF_CPUS if device in (None, "", "cpu") else _OF_ACCELERATORS
 
 
 def _mean_agreement(one: NDArray[np.uint8], others: Sequence[NDArray[np.uint8]]) -> float:

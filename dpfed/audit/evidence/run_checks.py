@@ -203,7 +203,7 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
     *checks, follows = _make_checks(_OF_LOOPS, files, alpha)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
     checks += _make_checks(_release_checks(alpha), files, alpha)
-    if files.has_skipped:
+    if value_or((), lambda: files.skipped):
         skips = {"skipping does not depend on the cohort": (partial(skipping_ignores_the_cohort, alpha=alpha), _skips)}
         checks += [replace(one, decides=False) for one in _make_checks(skips, files, alpha)]
     return checks + (_make_checks({**_OF_SUMS, **_OF_UPLOADS}, files, alpha) if follows.passed is not None else [])

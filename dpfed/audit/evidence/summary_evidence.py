@@ -225,19 +225,6 @@ def _require_same_data(files: RunFiles, experiment: Experiment) -> None:
         raise Unavailable("the data or the start that config.toml gives on this machine are not those of the run.")
 
 
-def values_from_configuration(files: RunFiles) -> dict[str, object]:
-    """Return the values of the summary that follow from the configuration only."""
-    config = files.config
-    return {
-        "method": config.method.name,
-        "dataset": config.data.name,
-        "model": config.model.name,
-        "aggregation": config.aggregation.kind,
-        "seed": config.run.seed,
-        "for_release": config.run.for_release,
-    }
-
-
 def values_from_ledger(files: RunFiles) -> dict[str, object]:
     """Return the values of the summary that follow from the ledger's releases; empty without releases."""
     releases = files.trusted_ledger.releases

@@ -113,12 +113,18 @@ def key_of_finding(world: ReplayRun, name: str) -> Key:
     return world.round, name, None, 0
 
 
-def check_added_noise(world: ReplayRun, name: str, before: Sequence[object], after: Sequence[object]) -> None:
-    """Record a finding for each array that a mechanism leaves unchanged."""
+def frozen_arrays(
+    world: ReplayRun, name: str, before: Sequence[object], after: Sequence[object], bound: float, units: int | None
+) -> Any:
+    """Return the noisy arrays of the first run; record a finding for each array that a mechanism leaves unchanged.
+
+    bound: sensitivity of all arrays together. units: number of changed rows that they are summed from; None for all
+    """
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
         entered, left = as_array(one).reshape(-1), as_array(two).reshape(-1)
         if len(entered) and np.array_equal(entered, left):
             world.finding(f"adds no noise to array {place}", key_of_finding(world, name))
+    return world.mechanism(name, before, after, sensitivity=bound, units=units)
 
 
 def _watch_optimizers(world: ReplayRun, module: ModuleType) -> None:
@@ -229,9 +235,7 @@ class _OpacusStep:
         self._steps += 1
         self._noise()
         name = "sum of clipped gradients in Opacus"
-        after = [one.grad for one in params]
-        check_added_noise(world, name, before, after)
-        frozen = world.mechanism(name, before, after, sensitivity=bound, units=self._differing)
+        frozen = frozen_arrays(world, name, before, [one.grad for one in params], bound, self._differing)
         for one, grad in zip(params, frozen, strict=True):
             one.grad = grad.view_as(one)
         if unclipped is not None:

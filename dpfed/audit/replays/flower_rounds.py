@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
+from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, compare_rows, frozen_arrays, key_of_finding
 from dpfed.audit.replays.findings import Array, Floats
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
 
@@ -97,10 +97,8 @@ class _FlowerRound:
         before = [np.array(one) for one in aggregated.to_numpy_ndarrays()]
         self._require_mean(name, before)
         noisy = self._noise(aggregated)
-        after = noisy.to_numpy_ndarrays()
-        check_added_noise(self._world, name, before, after)
         bound = float(strategy.clipping_norm) / strategy.num_sampled_clients
-        frozen = self._world.mechanism(name, before, after, sensitivity=bound, units=units)
+        frozen = frozen_arrays(self._world, name, before, noisy.to_numpy_ndarrays(), bound, units)
         return _record_like(noisy, frozen)
 
     def _require_mean(self, name: str, arrays: list[Array]) -> None:
@@ -157,9 +155,8 @@ def _watch_local_dp(world: ReplayRun, module: Any) -> None:
             )
         world.outside(name, row, client)
         add(arrays, std_dev)
-        check_added_noise(world, name, before, arrays)
         mine = int(client in world.changed)
-        frozen = world.mechanism(name, before, arrays, sensitivity=float(mod.sensitivity), units=mine)
+        frozen = frozen_arrays(world, name, before, arrays, float(mod.sensitivity), mine)
         for array, made in zip(arrays, frozen, strict=True):
             array[...] = made
 

@@ -43,17 +43,16 @@ class Neighbours:
     broadcast: Tensor | None = None
 
 
-def pairs_of_sums(
-    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, bound: float, size: int, absent: bool
-) -> list[Neighbours]:
+def pairs_of_sums(one: OneRound, claim: Claim, layout: tuple[Block, ...], *, absent: bool) -> list[Neighbours]:
     """Return the pairs for a noised vector. absent: True if in world 0 no row is sent for the client,
     not even zeros.
     """
+    size, chosen, bound = one.size, one.projection, claim.bound
     nothing = torch.zeros(size)
 
-    def make_pair(name: str, one: Tensor, rest: Tensor = nothing) -> Neighbours:
-        other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
-        return Neighbours(name=name, tested_update=one, neighbour_update=other, common_update=rest)
+    def make_pair(name: str, own: Tensor, rest: Tensor = nothing) -> Neighbours:
+        other = -own if claim.adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
+        return Neighbours(name=name, tested_update=own, neighbour_update=other, common_update=rest)
 
     dense, loud, sizes = as_tensor(fixed_signs(size)), LOUD_NORM * bound, block_sizes(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
@@ -69,20 +68,20 @@ def pairs_of_sums(
     ]
 
 
-def with_count_pair(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+def with_count_pair(pairs: list[Neighbours], claim: Claim) -> list[Neighbours]:
     """Return the pairs; under replace-one, with one in which the client is outside the bound in world 1 and inside in
     world 0, which changes the released count of clients inside the bound.
     """
-    if adjacency is not Adjacency.REPLACE_ONE:
+    if claim.adjacency is not Adjacency.REPLACE_ONE:
         return pairs
-    inside = -pairs[0].tested_update * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].tested_update))
+    inside = -pairs[0].tested_update * (_JUST_INSIDE * claim.bound / torch.linalg.vector_norm(pairs[0].tested_update))
     return [replace(pairs[0], name="dense, outside and inside the bound", neighbour_update=inside), *pairs]
 
 
-def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int) -> list[Neighbours]:
+def pairs_of_uploads(pairs: list[Neighbours], one: OneRound, claim: Claim) -> list[Neighbours]:
     """Return the pairs for single uploads, and one more pair, in which only the set of the largest entries changes."""
-    even = torch.arange(size) % 2 == 0
-    values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
+    even = torch.arange(one.size) % 2 == 0
+    values = [claim.bound / one.size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
     return [
         *(pair for pair in pairs if "others" not in pair.name),
         Neighbours(
@@ -94,23 +93,23 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int) -> lis
     ]
 
 
-def pairs_of_samples(
-    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
-) -> list[Neighbours]:
+def pairs_of_samples(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """Return pairs with the largest allowed moves of probabilities, from the worst starts: the middle and the edge.
 
     If the client may move in both directions (replace-one), the start is one move away from the edge.
     """
+    assert claim.coins is not None
+    size, chosen, edge = one.size, one.projection, claim.coins.floor
     nothing, up, uneven = torch.zeros(size), torch.ones(size), uneven_directions(block_sizes(layout))
-    both = adjacency is Adjacency.REPLACE_ONE
-    low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
-    deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
+    both = claim.adjacency is Adjacency.REPLACE_ONE
+    low = torch.full((size,), min(edge + (claim.bound / chosen.sent**0.5 if both else 0.0), 0.5))
+    deep = torch.full((size,), min(edge + (claim.bound if both else 0.0), 0.5))
 
-    def make_pair(name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
+    def make_pair(name: str, own: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
         return Neighbours(
             name=name,
-            tested_update=one,
-            neighbour_update=-one if both else nothing,
+            tested_update=own,
+            neighbour_update=-own if both else nothing,
             common_update=rest,
             broadcast=broadcast,
         )

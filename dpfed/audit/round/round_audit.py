@@ -157,16 +157,15 @@ def claim_of_round(one: OneRound, delta: float) -> Claim:
 
 def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """Return the pairs of neighbours for the mechanism, adjacency and visible output of the claim."""
-    adjacency, size, stages = claim.adjacency, one.size, one.method.stages
+    stages = one.method.stages
     if claim.coins is not None:
-        return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
+        return pairs_of_samples(one, claim, layout)
     counted = claim.count_separation > 0 and not stages.noise_in_rows
-    removed = adjacency is Adjacency.ADD_REMOVE and not stages.noise_in_rows
-    absent = stages.decodes_before_the_clip or counted or removed
-    pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
+    removed = claim.adjacency is Adjacency.ADD_REMOVE and not stages.noise_in_rows
+    pairs = pairs_of_sums(one, claim, layout, absent=stages.decodes_before_the_clip or counted or removed)
     if claim.visible_output == "uploads":
-        return pairs_of_uploads(pairs, bound=claim.bound, size=size)
-    return with_count_pair(pairs, adjacency, bound=claim.bound) if counted and not claim.sampled else pairs
+        return pairs_of_uploads(pairs, one, claim)
+    return with_count_pair(pairs, claim) if counted and not claim.sampled else pairs
 
 
 def round_checks(one: OneRound, claim: Claim, seed: int, draws: int, rounds: int = 1) -> list[Check]:
