@@ -87,14 +87,10 @@ def show_budget(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[
         out.print(_accountant_table(rows, said=(*answer.notes, HYPOTHESIS)))
         if HYPOTHESIS not in answer.notes and any(HYPOTHESIS in row.notes for row in rows):
             out.print(f"note: {HYPOTHESIS}")
+        marked = " Rows marked 'no' are no guarantees; their notes give the reason."
         out.print(
-            "Only the rows with your run's sampler and adjacency hold for your run: an epsilon of Poisson "
-            "sampling\ndoes not hold for fixed-size cohorts."
-            + (
-                ""
-                if all(row.valid for row in rows)
-                else " Rows marked 'no' are no guarantees; their notes give the reason."
-            )
+            "Only the rows with your run's sampler and adjacency hold for your run: an epsilon of Poisson sampling\n"
+            f"does not hold for fixed-size cohorts.{'' if all(row.valid for row in rows) else marked}"
         )
     for plot in plots:
         out.print(f"plot: {plot}")

@@ -136,11 +136,8 @@ def noise_text(summary: Summary) -> str:
     if placement is None:
         return "no release at all"
     if z is None:
-        return (
-            "Bernoulli samples in sums of a fixed number of uploads"
-            if placement == "coins"
-            else "Bernoulli samples in every upload"
-        )
+        released = "sums of a fixed number of uploads" if placement == "coins" else "every upload"
+        return f"Bernoulli samples in {released}"
     law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.noise or "", "")
     where = {
         "server": "on the sum, added by the server",

@@ -88,9 +88,9 @@ def _plan_problem(files: RunFiles, table: RecordTable) -> str | None:
     planned = [part for one in plan.largest_charges for part in one.parts]
     for step, count in planned:
         rounds = plan.rounds + plan.spare
-        found = _steps_problem(files.config, Steps(mechanism=step, count=count // rounds, clients=()), noise)
-        if isinstance(found, str) or count % rounds:
-            return f"{found if isinstance(found, str) else 'its rounds have unequal steps'} (planned steps)"
+        problem, _ = _checked_steps(files.config, Steps(mechanism=step, count=count // rounds, clients=()), noise)
+        if problem is not None or count % rounds:
+            return f"{problem or 'its rounds have unequal steps'} (planned steps)"
     if not {part.mechanism for one in releases for part in one.steps} <= {step for step, _ in planned}:
         return "a client is charged for a number of records that is not planned"
     if not has_enough_record_noise(files.config, plan, files.delta):
@@ -131,10 +131,10 @@ def _release_problem(
         return f"the noise multiplier is {z}, {source} has {expected}"
     noise = _expected_noise(table, release, expected)
     for part in release.steps:
-        found = _steps_problem(files.config, part, noise)
-        if isinstance(found, str):
-            return found
-        if any(sizes.setdefault(client, found) != found for client in part.clients):
+        problem, size = _checked_steps(files.config, part, noise)
+        if problem is not None:
+            return problem
+        if any(sizes.setdefault(client, size) != size for client in part.clients):
             return "a client is charged for a different number of records than in an earlier round"
     return None
 
@@ -160,23 +160,24 @@ def _same_noise(charged: Unsampled, expected: Unsampled) -> bool:
     return math.isclose(found.noise_multiplier, wanted.noise_multiplier, rel_tol=_ROUNDING)
 
 
-def _steps_problem(config: Config, part: Steps, noise: Unsampled | None) -> str | int | None:
-    """Return a problem as text, or the number of records; None if it is at most a batch, and therefore not visible."""
+def _checked_steps(config: Config, part: Steps, noise: Unsampled | None) -> tuple[str | None, int | None]:
+    """Return a problem or None, and the number of records; None if it is at most a batch, and therefore not visible."""
     mechanism, batch = part.mechanism, config.local.batch_size
     inside, sampling = unsampled(mechanism), sampling_of(mechanism)
     if noise is None or not _same_noise(inside, noise):
-        return "the charged noise of a step differs from the noise that the line states, or that config.toml gives"
+        words = "the charged noise of a step differs from the noise that the line states, or that config.toml gives"
+        return words, None
     if inside.adjacency is not Adjacency.ADD_REMOVE:
-        return f"adjacency is {inside.adjacency}, but independently drawn records have add-remove"
+        return f"adjacency is {inside.adjacency}, but independently drawn records have add-remove", None
     size = None
     if unsampled(mechanism) is not mechanism:
         if sampling.name != "poisson" or not sampling.probability > 0:
-            return "the sampling of batches is not charged as Poisson sampling"
+            return "the sampling of batches is not charged as Poisson sampling", None
         size = round(batch / sampling.probability)
         if not math.isclose(batch / size, sampling.probability, rel_tol=_ROUNDING):
-            return f"no number of records gives probability {sampling.probability:g} at batch size {batch}"
+            return f"no number of records gives probability {sampling.probability:g} at batch size {batch}", None
     batches = PoissonBatches(batch_size=batch, epochs=config.local.epochs, steps=config.local.steps)
     expected = batches.count(size or batch)
     if part.count != expected:
-        return f"{part.count} steps are charged, config.toml gives {expected}"
-    return size
+        return f"{part.count} steps are charged, config.toml gives {expected}", None
+    return None, size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,14 +87,11 @@ def noisy_sum_of(event: Any) -> NoisySum:
 
     Raises InvalidParameter for numbers out of range.
     """
-    if isinstance(event, Mapping):
-        noise, size, clients = (event[name] for name in ("noise_multiplier", "sample_size", "population_size"))
-    else:
-        noise, size, clients = event.noise_multiplier, event.sample_size, event.population_size
+    given = event if isinstance(event, Mapping) else {one.name: getattr(event, one.name) for one in fields(NoisySum)}
     found = NoisySum(
-        noise_multiplier=require.positive(noise_multiplier=noise),
-        sample_size=require.count(sample_size=size),
-        population_size=require.count(population_size=clients),
+        noise_multiplier=require.positive(noise_multiplier=given["noise_multiplier"]),
+        sample_size=require.count(sample_size=given["sample_size"]),
+        population_size=require.count(population_size=given["population_size"]),
     )
     if found.sample_size > found.population_size:
         raise InvalidParameter(
