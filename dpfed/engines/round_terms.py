@@ -55,13 +55,6 @@ class RoundTerms:
         """True if the update is sent uncompressed, with all its coordinates as floats."""
         return self.scheme == "dense" and self.kept == self.dimension
 
-    @property
-    def map_choice(self) -> MapChoice:
-        """Public map to the coordinates that are sent."""
-        if self.kept == self.dimension:
-            return SendAll(size=self.dimension)
-        return RandomSharedMask(size=self.dimension, kept=self.kept)
-
     def encode(self, update: Tensor) -> bytes:
         """Return the update [d], projected by the round's map and clipped to clip_norm, as bytes of the scheme (client
         side).
@@ -87,9 +80,10 @@ class RoundTerms:
 
     def _local_round(self) -> tuple[Round, NDArray[np.int64]]:
         ids = np.array([self.client], dtype=np.int64)
-        nowhere = torch.zeros(self.dimension)
+        nowhere, size, kept = torch.zeros(self.dimension), self.dimension, self.kept
         state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
-        projection = self.map_choice.for_round(nowhere, self.round, Seeds(root=self.seed))
+        choice: MapChoice = SendAll(size=size) if kept == size else RandomSharedMask(size=size, kept=kept)
+        projection = choice.for_round(nowhere, self.round, Seeds(root=self.seed))
         task = Task(state=state, cohort=ids, participants=ids)
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 

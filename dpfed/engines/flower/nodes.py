@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -28,45 +29,41 @@ _ROOM_AFTER = 0.1
 """Fraction of the time limit after which an unanswered message no longer counts as in flight; its node may be gone."""
 
 
+@dataclass(kw_only=True, eq=False)
 class NodeSource:
     """Source of a round's rows: clients on Flower's nodes.
 
     Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
 
+    agreed: fingerprint of the configuration and calibrated noise, which every message contains
+    timeout: seconds to wait for replies
     run: identity of the run's ledger, for nodes with a ledger of their own; empty for simulated noise. repeated: number
     of charges of interrupted rounds, by which the numbers of a node's charges are ahead of the rounds
     """
 
-    def __init__(
-        self,
-        directory: NodeDirectory,
-        grid: Grid,
-        fingerprint: str,
-        *,
-        solved: str,
-        timeout: float,
-        run: str = "",
-        repeated: int = 0,
-    ) -> None:
-        self._directory, self._grid, self._timeout = directory, grid, timeout
-        self._common = {"fingerprint": fingerprint, "solved": solved}
-        self._run, self._repeated, self._heads = run, repeated, dict[int, str]()
+    directory: NodeDirectory
+    grid: Grid
+    agreed: Mapping[str, str]
+    timeout: float
+    run: str
+    repeated: int
+    _heads: dict[int, str] = field(default_factory=dict, init=False)
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
         """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
         clients."""
         method, now, total = opened.method, opened.now, opened.total
-        self._directory.ask_new_nodes(timeout=self._timeout)
+        self.directory.ask_new_nodes(timeout=self.timeout)
         ask = partial(self._ask_step, now.number)
         if isinstance(total, NodeSum):
             total.begin(ask, now.task.participants)
         clients = [int(one) for one in total.senders if one < method.sampler.clients]
-        asked = {node: client for client in clients if (node := self._directory.node_of(client)) is not None}
+        asked = {node: client for client in clients if (node := self.directory.node_of(client)) is not None}
         present, inbox = present_canaries(method, now.number), RoundInbox(opened)
         if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
         total.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
-        replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
+        replies = self.grid.send_and_receive(self._instructions(opened, asked), timeout=self.timeout)
         inbox.take_replies(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
         self._heads |= inbox.heads
         if isinstance(total, NodeSum):
@@ -81,27 +78,27 @@ class NodeSource:
                 clip_norm=now.clip_norm,
                 broadcast=now.broadcast,
                 train=client in cohort,
-                **self._common,
+                **self.agreed,
                 charge=self._charge(client, now.number),
                 forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
             )
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
 
     def _charge(self, client: int, number: int) -> str:
-        return charge_text(self._run, number + self._repeated, self._heads.get(client, ""))
+        return charge_text(self.run, number + self.repeated, self._heads.get(client, ""))
 
     def _ask_step(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
         client."""
-        clients = {node: client for client in messages if (node := self._directory.node_of(client)) is not None}
+        clients = {node: client for client in messages if (node := self.directory.node_of(client)) is not None}
 
         def content(client: int) -> RecordDict:
             own = {"charge": self._charge(client, number), "message": messages[client]}
-            return RecordDict({"config": ConfigRecord({"round": number, **self._common, **own})})
+            return RecordDict({"config": ConfigRecord({"round": number, **self.agreed, **own})})
 
         kind = f"{MessageType.QUERY}.{question}"
         asked = [Message(content(client), dst_node_id=node, message_type=kind) for node, client in clients.items()]
-        replies = list(self._grid.send_and_receive(asked, timeout=self._timeout)) if asked else []
+        replies = list(self.grid.send_and_receive(asked, timeout=self.timeout)) if asked else []
         answers: dict[int, bytes] = {}
         for node, reply in single_replies(replies, clients):
             try:

@@ -148,8 +148,9 @@ def serve_run(
     )
     try:
         grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
-        solved, (name, repeated) = solved_text(experiment.privacy_target), run.identity_for_nodes()
-        source = NodeSource(directory, grid, print_, solved=solved, timeout=timeout, run=name, repeated=repeated)
+        name, repeated = run.identity_for_nodes()
+        agreed = {"fingerprint": print_, "solved": solved_text(experiment.privacy_target)}
+        source = NodeSource(directory=directory, grid=grid, agreed=agreed, timeout=timeout, run=name, repeated=repeated)
         return run.run_all_rounds(source, stop)
     finally:
         run.unlock()

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
-from dpfed.report.figures.figure import COLOURS, add_tooltips, figure, label_text
+from dpfed.report.figures.figure import COLOURS, add_tooltips, figure, figure_of, label_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,8 +85,7 @@ def plot_trials(
             )
         else:
             right.legend(frameon=False, fontsize=9)
-    drawn: Figure = right.figure
-    return drawn
+    return figure_of(right)
 
 
 def _pair_colour(k: int, count: int) -> object:
@@ -153,8 +152,7 @@ def plot_audit(
         _draw_canaries(axes[0], canaries)
         _draw_noise(axes[1], noise)
         _draw_cohorts(axes[2], cohorts)
-    drawn: Figure = axes[0].figure
-    return drawn
+    return figure_of(axes[0])
 
 
 def _draw_canaries(axis: Axes, found: CanaryScores | None) -> None:

@@ -22,7 +22,7 @@ from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.report.figures.figure import COLOURS, figure, import_pandas
+from dpfed.report.figures.figure import COLOURS, figure, figure_of, import_pandas
 from dpfed.report.privacy_text import factors_text
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axe
         axes.set_title(f"{drawn}, {plan.adjacency}, {_noise_text(plan, answer)}", fontsize=10)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9)
-    drawn_on: Figure = axes.figure
-    return drawn_on
+    return figure_of(axes)
 
 
 def _noise_text(plan: Plan, answer: Budget) -> str:
@@ -106,8 +105,7 @@ def plot_readings(answer: Budget, path: Path | None = None, *, ax: Sequence[Axes
         for axes in (above, curve, groups, belief):
             axes.title.set_fontsize(10)
             axes.tick_params(labelsize=9)
-    drawn: Figure = above.figure
-    return drawn
+    return figure_of(above)
 
 
 def _draw_profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:
@@ -299,8 +297,7 @@ def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | No
         axes.grid(visible=False)
         axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {upwards(found.plan.delta)}")
         axes.set_title(_map_title(found), fontsize=10)
-    drawn: Figure = axes.figure
-    return drawn
+    return figure_of(axes)
 
 
 _LEVELS = [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]

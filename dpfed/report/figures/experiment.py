@@ -18,6 +18,7 @@ from dpfed.report.figures.figure import (
     LineLook,
     add_tooltips,
     figure,
+    figure_of,
     given_or_distinct_looks,
     label_text,
     legend_beside,
@@ -65,8 +66,7 @@ def plot_run(
             add_tooltips(axes[2], rounds, spent, [metrics_line_text(line) for line, _ in charged])
             axes[2].set(xlabel="rounds", ylabel="epsilon spent (upper bound)")
             axes[2].set_ylim(bottom=0)
-    drawn: Figure = axes[0].figure
-    return drawn
+    return figure_of(axes[0])
 
 
 def metrics_line_text(line: MetricsLine) -> str:
@@ -149,8 +149,7 @@ def plot_curves(
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_ylabel("test accuracy, %, mean and range over seeds")
         _draw_legend(left, ax)
-    drawn: Figure = left.figure
-    return drawn
+    return figure_of(left)
 
 
 def _draw_legend(axes: Axes, given: Axes | Sequence[Axes] | None, last: str | None = None) -> None:
@@ -211,8 +210,7 @@ def plot_over_axis(
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
             _set_log_axis(axes, numbers, upwards if bounds else "{:.3g}".format)
         _draw_legend(axes, ax, last="published")
-    drawn: Figure = axes.figure
-    return drawn
+    return figure_of(axes)
 
 
 def _row_offset(number: int, rows: int) -> float:

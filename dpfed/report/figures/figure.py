@@ -99,6 +99,12 @@ def figure(
         _save(drawing, path, pdf=pdf)
 
 
+def figure_of(axes: Any) -> Figure:
+    """Return the figure to which the axes belong, for a caller who has not given them."""
+    drawing: Figure = axes.figure
+    return drawing
+
+
 def _save(drawing: Any, path: Path, *, pdf: bool) -> None:
     try:
         _write_figure(drawing, path)
