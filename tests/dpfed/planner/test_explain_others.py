@@ -17,6 +17,12 @@ from dpfed.explain.settings import explain
 INF = math.inf
 
 
+def explained(folder, settings):
+    """Explain settings from a JSON file in this folder."""
+    (folder / "settings.json").write_text(json.dumps(settings))
+    return explain(str(folder / "settings.json"))
+
+
 def gaussian(mu, delta=1e-5):
     """Epsilon of a Gaussian of sensitivity over noise mu: root of its privacy profile."""
 
@@ -71,6 +77,9 @@ A = {"noise_scale": 8.0, "clipping_bound": 1.0, "cohort_size": 50, "population":
 NO = {"noise_multiplier": None}
 
 OTHERS = {
+    "filter, two clip norms": (
+        {"sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5, "clipping_norm": 1.0, "clip": 4.0},
+        gaussian(2 * 4 / (2 * math.log(1.25e5)) ** 0.5)),
     "flower, min_fit_clients above the fraction": (F | {"fraction_fit": 0.05, "min_fit_clients": 10}, gaussian(M)),
     "flower, fraction 0": (F | {"fraction_fit": 0.0, "min_fit_clients": 10}, gaussian(M)),
     "flower, few available": (F | {"min_available_clients": 2, "fraction_fit": 0.1}, gaussian(M)),
@@ -87,9 +96,6 @@ OTHERS = {
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
     "filter, a noise multiplier beside its epsilon": (
         {"sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5, "clip": 1.0, "noise_multiplier": 0.5}, gaussian(4.0)),
-    "filter, two clip norms": (
-        {"sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5, "clipping_norm": 1.0, "clip": 4.0},
-        gaussian(2 * 4 / (2 * math.log(1.25e5)) ** 0.5)),
     "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
     "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
     "opacus, a delta below that of Poisson accounts": (P | {"delta": 1e-14}, gaussian(2.0, 1e-14)),
@@ -212,13 +218,12 @@ LOOSER = {"opacus, the rate alone"}
 """Truths that are only lower bounds of the worst reading."""
 
 
-@pytest.mark.slow_but_one_in(15)
+@pytest.mark.slow_but_one_in(21)
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
     settings, truth = OTHERS[name]
     truth = truth() if callable(truth) else truth
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    found = explain(str(tmp_path / "settings.json"))
+    found = explained(tmp_path, settings)
     assert found.epsilon >= truth * (1 - 1e-6)
     assert found.epsilon <= truth * (1 + 1e-3) or name in LOOSER
     assert found.unbounded or found.at_least <= truth
@@ -227,10 +232,8 @@ def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
 def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
     """Rate of its loader: 1 / ceil(n / batch), or 1 / floor(n / batch) with drop_last: 1/2, not 499/500."""
     settings = P | {"n": 500, "batch_size": 499, "steps": None, "epochs": 2}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    assert explain(str(tmp_path / "settings.json")).at_least <= poisson_rounds(0.5, 1.0, 4)
-    (tmp_path / "settings.json").write_text(json.dumps(settings | {"batch_size": 256, "drop_last": True}))
-    assert explain(str(tmp_path / "settings.json")).epsilon >= gaussian(2 * 2**0.5)
+    assert explained(tmp_path, settings).at_least <= poisson_rounds(0.5, 1.0, 4)
+    assert explained(tmp_path, settings | {"batch_size": 256, "drop_last": True}).epsilon >= gaussian(2 * 2**0.5)
 
 
 @pytest.mark.parametrize(
@@ -251,5 +254,4 @@ def test_opacus_draws_at_one_over_the_number_of_batches(tmp_path):
 )  # fmt: skip
 def test_at_least_is_not_above_the_epsilon_of_a_run_that_fits(settings, ran, tmp_path):
     """Fewer steps than epochs have, batches in parts, a last batch that is kept, two numbers of one kind, all nodes."""
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    assert explain(str(tmp_path / "settings.json")).at_least <= ran() * (1 + 1e-9)
+    assert explained(tmp_path, settings).at_least <= ran() * (1 + 1e-9)

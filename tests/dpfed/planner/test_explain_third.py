@@ -4,7 +4,6 @@ Truths come from what the library's code does, not from this package: explicit m
 adaptive round integrated numerically, worst updates found for each rule of Flower, closed forms.
 """
 
-import json
 import math
 import random
 
@@ -14,9 +13,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpfed.errors import ConfigError
-from dpfed.explain.settings import explain
 
-from .test_explain_others import gaussian
+from .test_explain_others import explained, gaussian
 
 INF = math.inf
 
@@ -174,8 +172,7 @@ epsilon may be: bounds of all rounds at once are not reached in nine."""
 def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
     settings, truth, loose = THIRD[name]
     truth = truth() if callable(truth) else truth
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    found = explain(str(tmp_path / "settings.json"))
+    found = explained(tmp_path, settings)
     assert found.epsilon >= truth * (1 - 1e-6)
     assert found.epsilon <= truth * loose or math.isinf(truth)
     assert found.unbounded or found.at_least <= truth
@@ -184,8 +181,8 @@ def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
 
 def test_columns_of_norm_one_are_within_the_reading_that_says_so(tmp_path):
     """Random nonnegative bands of norm 1, in every round and every fourth: shifts are below those of the readings."""
-    (tmp_path / "settings.json").write_text(json.dumps(J | {"iterations": 16, "num_bands": 4}))
-    (opening,) = [one for one in explain(str(tmp_path / "settings.json")).openings if "correlated" in one.name]
+    found = explained(tmp_path, J | {"iterations": 16, "num_bands": 4})
+    (opening,) = [one for one in found.openings if "correlated" in one.name]
     every, apart = (1 / float(str(change["noise_multiplier"])) for _, change in opening.changes[1:])
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -229,9 +226,8 @@ def test_all_settings_have_an_answer_that_is_the_largest_of_its_readings(tmp_pat
     chance = random.Random(5)
     for _ in range(300):
         settings = {name: chance.choice(ANY[name]) for name in chance.sample(list(ANY), chance.randint(3, 9))}
-        (tmp_path / "settings.json").write_text(json.dumps(settings))
         try:
-            found = explain(str(tmp_path / "settings.json"))
+            found = explained(tmp_path, settings)
         except ConfigError:  # names of no library
             continue
         assert found.unbounded or found.at_least <= found.epsilon * (1 + 1e-9), settings
@@ -244,5 +240,4 @@ def test_all_settings_have_an_answer_that_is_the_largest_of_its_readings(tmp_pat
 )
 def test_units_are_records_where_batches_of_no_cohort_are_named(tmp_path, names, unit):
     settings = {"noise_multiplier": 1.0, "clip": 1.0, "num_rounds": 3, "num_clients": 100, **names}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    assert explain(str(tmp_path / "settings.json")).to_dict()["unit"] == unit
+    assert explained(tmp_path, settings).to_dict()["unit"] == unit
