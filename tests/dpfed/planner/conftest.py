@@ -14,7 +14,7 @@ from dpfed.planner.server import PlannerServer
 def server(request):
     """Serve the plan START of the module."""
     server = PlannerServer(question_of(request.module.START), port=0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     with server.answer_process:
         thread.start()
         yield server

@@ -39,7 +39,7 @@ QUESTIONS = [
     {"clients": "600", "rounds": "9", "noise_multiplier": "9", "sampling": "all", "mechanism": "distributed-gaussian",
      "dropout": "0.1"},
     {**FORWARD, "mechanism": "skellam", "dimension": "1000", "rotate": "false"},
-    {**PAPER, **COINS, "rounds": "20"},
+    {**PAPER, **COINS, "rounds": "2"},
     {**PAPER, **COINS, "epsilon": "2.5", "sampling": "fixed"},
 ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def stated(question):
 
 
 @pytest.mark.slow_but_one_in(4)
-@pytest.mark.parametrize("options", QUESTIONS)
+@pytest.mark.parametrize("options", [*QUESTIONS, {**FORWARD, "sampling": "fixed"}])
 def test_the_command_and_the_lines_give_the_number_of_the_page(options, capsys):
     found, number = stated(question_of(options))
     assert status([*shlex.split(found["command"])[1:], "--json"]) == 0
@@ -66,13 +66,6 @@ def test_the_command_and_the_lines_give_the_number_of_the_page(options, capsys):
         assert record[name] == found[name], name
     assert printed_by_python(found["python"]) == number
     assert float(found["shown"]["epsilon"]) >= found["epsilon"]
-
-
-@pytest.mark.slow
-def test_the_same_of_fixed_size_sampling(capsys):
-    found, number = stated(question_of({**FORWARD, "sampling": "fixed"}))
-    assert status([*shlex.split(found["command"])[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epsilon"] == number == printed_by_python(found["python"])
 
 
 @pytest.mark.slow_but_one_in(6)

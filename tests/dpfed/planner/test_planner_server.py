@@ -11,7 +11,6 @@ from dpfed.planner.answer_process import AnswerProcess, SupersededQuestion
 from dpfed.planner.answers import planner_answer
 from dpfed.planner.question import question_of
 from dpfed.planner.server import LARGEST_BODY, AnswerTimes
-from dpfed.report.loopback import page_address
 
 START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
 SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
@@ -49,8 +48,6 @@ def test_the_page_is_there_and_asks_nobody_else(server):
     assert code == 200
     assert "connect-src &#39;self&#39;" in page
     assert server.secret not in page
-    assert server.server_address[0] == "127.0.0.1"
-    assert page_address(server).endswith(f"/{server.secret}/")
 
 
 @pytest.mark.parametrize("kind", ["answer", "curve", "noise-multiplier", "cohort"])
@@ -91,13 +88,6 @@ def test_nobody_else_is_answered(server, path, changes):
     code, words = asked(server, question(), path.format(secret=server.secret), **changes)
     assert code == 403
     assert "epsilon" not in words
-
-
-@pytest.mark.parametrize("path", ["/", "/wrong/", "/{secret}", "/{secret}/ask", "/{secret}/../"])
-def test_nothing_else_is_served(server, path):
-    assert asked(server, b"", path.format(secret=server.secret), method="GET")[0] == 404
-    assert asked(server, b"", f"/{server.secret}/", method="GET", Host="evil.example:80")[0] == 404
-    assert asked(server, b"", f"/{server.secret}/ask", method="PUT")[0] == 501
 
 
 @pytest.mark.parametrize(
