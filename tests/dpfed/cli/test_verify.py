@@ -96,47 +96,21 @@ def each(**values):
     return lines_of(lambda one: one.update(values))
 
 
-def noisier(records):
-    for one in records[1:]:
-        one["mechanism"]["mechanism"]["noise_multiplier"] = 2.6
+def noise(**values):
+    return lines_of(lambda one: one["mechanism"]["mechanism"].update(values))
 
 
-def noisier_everywhere(records):
-    noisier(records)
-    for one in records[1:]:
-        one["noise_std"] = 1.3
+def sampling(**values):
+    return lines_of(lambda one: one["mechanism"]["sampling"].update(values))
 
 
-def rarer(records):
-    for one in records[1:]:
-        one["mechanism"]["sampling"]["probability"] = 0.05
-
-
-def zeroed(records):
-    for one in records[1:]:
-        one["mechanism"]["mechanism"]["adjacency"] = "zero-out"
+def make_noisier(one):
+    one["mechanism"]["mechanism"]["noise_multiplier"] = 2.6
+    one["noise_std"] = 1.3
 
 
 def without_last(records):
     return records[:-1]
-
-
-def without_first(records):
-    return [records[0], *records[2:]]
-
-
-def doubled(records):
-    return [*records, dict(records[-1])]
-
-
-def swapped(records):
-    return [records[0], records[2], records[1], *records[3:]]
-
-
-def one_nonce(records):
-    for one in records[1:]:
-        one["nonce"] = "same"
-    return records
 
 
 def header(**values):
@@ -192,12 +166,12 @@ CHANGES = {
     "config: a key more": rewritten("config.toml", "[data]", "[data]\nroot = 1"),
     "not chained again": rewritten("ledger.jsonl", '"noise_multiplier":1.3', '"noise_multiplier":2.6'),
     "blank in a line": rewritten("ledger.jsonl", '"clients":600', '"clients": 600'),
-    "more noise charged than drawn": change_lines(noisier),
-    "more noise": change_lines(noisier_everywhere),
-    "more noise in ledger and summary": change_lines(noisier_everywhere, noise_multiplier=2.6),
-    "rarer": change_lines(rarer),
-    "rarer in ledger and summary": change_lines(rarer, cohort=30),
-    "zero-out in the ledger": change_lines(zeroed),
+    "more noise charged than drawn": change_lines(noise(noise_multiplier=2.6)),
+    "more noise": change_lines(lines_of(make_noisier)),
+    "more noise in ledger and summary": change_lines(lines_of(make_noisier), noise_multiplier=2.6),
+    "rarer": change_lines(sampling(probability=0.05)),
+    "rarer in ledger and summary": change_lines(sampling(probability=0.05), cohort=30),
+    "zero-out in the ledger": change_lines(noise(adjacency="zero-out")),
     "less noise drawn": change_lines(each(noise_std=0.1)),
     "clip norm in the ledger": change_lines(each(clip_norm=5.0)),
     "sensitivity": change_lines(each(sensitivity_in_clips=0.5)),
@@ -205,24 +179,17 @@ CHANGES = {
     "noise by clients in each line": change_lines(each(noise_placement="clients")),
     "last line gone": change_lines(without_last),
     "last line gone, also in the summary": change_lines(without_last, rounds=19),
-    "first line gone": change_lines(without_first),
-    "a line twice": change_lines(doubled),
-    "two lines swapped": change_lines(swapped),
-    "one nonce for all": change_lines(one_nonce),
+    "first line gone": change_lines(lambda records: [records[0], *records[2:]]),
+    "a line twice": change_lines(lambda records: [*records, dict(records[-1])]),
+    "two lines swapped": change_lines(lambda records: [records[0], records[2], records[1], *records[3:]]),
+    "one nonce for all": change_lines(each(nonce="same")),
     "fewer planned": change_lines(plan(rounds=10)),
     "spare rounds": change_lines(plan(spare=5)),
     "clients in the header": change_lines(header(clients=60_000)),
     "a later version": change_lines(header(version=2)),
     "a key more in the header": change_lines(header(extra=1)),
 }  # fmt: skip
-QUICK = (
-    "epsilon a little lower",
-    "more noise in ledger and summary",
-    "sensitivity",
-    "a line twice",
-    "sentence",
-    "spare rounds",
-)
+QUICK = ("epsilon a little lower", "more noise in ledger and summary", "a line twice", "sentence")
 NEEDS_HEAD = ("one nonce for all", "two lines swapped")
 """Changes that change no epsilon; a head from outside shows them, or the second verifier."""
 
@@ -244,10 +211,6 @@ def test_a_number_beyond_all_floats_in_the_configuration_is_refused(bundle, tmp_
         change_lines(header(binding={"configuration": configuration_hash(tables)}))(folder)
 
     assert both(changed(bundle, tmp_path, change))[0] == "refused"
-
-
-def test_there_are_fifty_changes():
-    assert len(CHANGES) >= 50
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.slow) for one in CHANGES])
@@ -292,20 +255,20 @@ def test_the_command_and_the_copied_file_agree_without_torch(bundle, tmp_path, c
 
 def test_a_kind_that_the_second_does_not_know_is_not_verified(tmp_path):
     noise = Gaussian(noise_multiplier=1.3, adjacency="replace-one")
-    folder = bundles.written(tmp_path / "run", subsample(noise, FixedSizeSampling(cohort=60, clients=600)), 5)
+    folder = bundles.written(tmp_path / "run", subsample(noise, FixedSizeSampling(cohort=60, clients=600)), 1)
     found = verified(folder, head=head_of(folder))
     assert (found.problems, found.verdict, found.second["verdict"]) == ([], "not verified", "not verified")
     assert status(["verify", str(folder)]) == 1
 
 
 @pytest.mark.parametrize(
-    ("sampling", "noise"),
+    ("drawn", "noised"),
     [({"name": "fixed", "cohort": 60, "clients": 0}, {"adjacency": "zero-out"}), ({}, {"noise_multiplier": 10**400})],
 )
-def test_numbers_beyond_all_bounds_are_not_verified(bundle, tmp_path, sampling, noise, capsys):
+def test_numbers_beyond_all_bounds_are_not_verified(bundle, tmp_path, drawn, noised, capsys):
     def beyond(one):
-        one["mechanism"]["sampling"] = sampling or one["mechanism"]["sampling"]
-        one["mechanism"]["mechanism"].update(noise)
+        one["mechanism"]["sampling"] = drawn or one["mechanism"]["sampling"]
+        one["mechanism"]["mechanism"].update(noised)
 
     folder = changed(bundle, tmp_path, change_lines(lines_of(beyond)))
     assert second_verifier.main([str(folder)]) == 1
@@ -317,24 +280,15 @@ def fixed_bundle(tmp_path_factory):
     return bundles.written(tmp_path_factory.mktemp("fixed") / "run", FIXED, 20)
 
 
-def drawn_differently(**values):
-    return lines_of(lambda one: one["mechanism"]["sampling"].update(values))
-
-
-def one_line_noisier(records):
-    records[-1]["mechanism"]["mechanism"]["noise_multiplier"] = 2.6
-    records[-1]["noise_std"] = 1.3
-
-
 FIXED_CHANGES = {
     "epsilon 1% lower": change_json("summary.json", epsilon=5.39),
     "epsilon .1% lower": change_json("summary.json", epsilon=5.448),
     "epsilon 1% higher": change_json("summary.json", epsilon=5.51),
-    "smaller cohort in ledger and summary": change_lines(drawn_differently(cohort=30), cohort=30),
-    "more clients drawn from": change_lines(drawn_differently(clients=6000)),
-    "more clients drawn from, also in the summary": change_lines(drawn_differently(clients=6000), cohort=6),
-    "more noise in ledger and summary": change_lines(noisier_everywhere, noise_multiplier=2.6),
-    "one line with more noise": change_lines(one_line_noisier),
+    "smaller cohort in ledger and summary": change_lines(sampling(cohort=30), cohort=30),
+    "more clients drawn from": change_lines(sampling(clients=6000)),
+    "more clients drawn from, also in the summary": change_lines(sampling(clients=6000), cohort=6),
+    "more noise in ledger and summary": change_lines(lines_of(make_noisier), noise_multiplier=2.6),
+    "one line with more noise": change_lines(lambda records: make_noisier(records[-1])),
     "last line gone, also in the summary": change_lines(without_last, rounds=19),
     "delta higher": change_json("summary.json", delta=1e-3),
     "Poisson in ledger and summary": change_lines(
