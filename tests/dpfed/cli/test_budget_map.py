@@ -87,7 +87,7 @@ def test_a_bound_of_a_paper_outside_its_conditions_is_no_cell(capsys):
 @pytest.mark.drawn
 def test_the_figure_is_a_png(tmp_path, capsys):
     path = tmp_path / "map.png"
-    over = ["--over", "noise-multiplier=.5:4", "--over", "rounds=1:100"]
+    over = ["--over", "noise-multiplier=.5:4", "--over", "rounds=1:3"]
     assert status([*BUDGET, *over, "--accountant", "rdp", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
     assert str(path) in capsys.readouterr().out

@@ -62,5 +62,5 @@ def test_wrong_usage_is_one_clear_line(arguments, words, capsys):
 @pytest.mark.drawn
 def test_a_plot_of_discrete_noise(tmp_path):
     path = tmp_path / "plot.png"
-    assert status([*SKELLAM, "--rounds", "30", "--plot", str(path)]) == 0
+    assert status([*SKELLAM, "--rounds", "2", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")

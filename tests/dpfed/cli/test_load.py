@@ -164,13 +164,6 @@ def own_code_check(capsys):
     return next(check for check in checks if check["name"] == "loaded code is the run's code")
 
 
-def test_a_run_without_own_code_says_nothing_of_it(tmp_path):
-    out = tmp_path / "run"
-    assert status(["run", "dp-fedavg-digits", *SMALL, "--out", str(out)]) == 0
-    assert not (out / "own_code.json").exists()
-    assert "own_code" not in json.loads((out / "ledger.jsonl").read_text().splitlines()[0])["binding"]
-
-
 def test_two_files_with_one_name_are_one_error(mine, tmp_path, capsys):
     shutil.copy(mine, tmp_path / "again.py")
     words = ["run", "masked-levels-digits", "--load", str(mine), "--load", str(tmp_path / "again.py")]
@@ -210,15 +203,19 @@ def install(folder, package, *, code=PACKAGE, name="installed-levels"):
     (about / "entry_points.txt").write_text(f"[dpfed.schemes]\n{name} = {package}\n")
 
 
-def test_an_installed_package_makes_its_schemes_known(tmp_path, monkeypatch, capsys):
+def test_an_installed_package_makes_its_schemes_known_and_a_run_without_own_code_says_nothing_of_it(
+    tmp_path, monkeypatch, capsys
+):
     install(tmp_path, "levels_package")
     monkeypatch.syspath_prepend(tmp_path)
     out = tmp_path / "run"
     assert status(["run", "fedavg-digits", "--set", "method.name=installed-levels", *SMALL, "--out", str(out)]) == 0
     (file,) = json.loads((out / "own_code.json").read_text())
     assert file["path"] == str(tmp_path / "levels_package.py")
-    assert status(["run", "fedavg-digits", *SMALL, "--out", str(tmp_path / "other")]) == 0
-    assert not (tmp_path / "other" / "own_code.json").exists()
+    other = tmp_path / "other"
+    assert status(["run", "dp-fedavg-digits", *SMALL, *PRIVATE, "--out", str(other)]) == 0
+    assert not (other / "own_code.json").exists()
+    assert "own_code" not in json.loads((other / "ledger.jsonl").read_text().splitlines()[0])["binding"]
 
 
 @pytest.mark.parametrize(

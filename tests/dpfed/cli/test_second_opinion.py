@@ -1,7 +1,6 @@
 """`dpfed budget --second-opinion`: another implementation's number beside ours, or why there is none."""
 
 import json
-import sys
 
 import pytest
 
@@ -85,11 +84,3 @@ def test_a_project_has_one_of_what_was_spent_and_the_plan_together(capsys, tmp_p
     assert answer["plan"]["second_opinion"] == record(capsys, *PLAN, "--second-opinion")["second_opinion"]
     assert status(["budget", "--ledger", path, "--second-opinion"]) == 2
     assert "--second-opinion with --ledger" in capsys.readouterr().err
-
-
-def test_without_dp_accounting_the_command_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    plan = ["budget", "--clients", "600", "--cohort", "60", "--rounds", "10", "--noise-multiplier", "2"]
-    assert status([*plan, "--second-opinion"]) == 2
-    assert "pip install 'dpfed[train]'" in capsys.readouterr().err
-    assert status(plan) == 0
