@@ -17,9 +17,10 @@ from ..cli.test_load import NETWORK
 
 SMALL = [
     word
-    for one in ("rounds=2", "clients=20", "cohort=5")
+    for one in ("rounds=1", "clients=20", "cohort=5")
     for word in ("--set", f"federation.{one}")
 ]  # fmt: skip
+PRIVATE = ["--set", "privacy.epsilon=", "--set", "privacy.noise_multiplier=2"]
 SWEEP = """
 title = "Mine"
 [base]
@@ -55,7 +56,7 @@ def same(first, second, name="model.safetensors"):
 def test_the_page_of_a_run_with_a_users_network_repeats_it(network, tmp_path, monkeypatch):
     out = tmp_path / "run"
     words = ["--load", str(network), "--set", "model.name=one-layer", "--set", "model.hidden=", *SMALL]
-    assert status(["run", "dp-fedavg-digits", *words, "--set", "privacy.epsilon=20", "--out", str(out)]) == 0
+    assert status(["run", "dp-fedavg-digits", *words, *PRIVATE, "--out", str(out)]) == 0
     (line,) = lines_of(out / "report.html", "dpfed run")
     assert line.endswith("# the same run")
     monkeypatch.chdir(out)
@@ -69,7 +70,7 @@ def test_the_page_of_a_run_with_a_users_network_repeats_it(network, tmp_path, mo
 def test_the_audit_of_the_page_replays_a_users_network(network, tmp_path, monkeypatch):
     words = ["--load", str(network), "--set", "model.name=one-layer", "--set", "model.hidden=", *SMALL]
     out = str(tmp_path / "run")
-    assert status(["run", "dp-fedavg-digits", *words, "--set", "privacy.epsilon=20", "--out", out]) == 0
+    assert status(["run", "dp-fedavg-digits", *words, *PRIVATE, "--out", out]) == 0
     monkeypatch.chdir(out)
     (audit,) = lines_of(Path("report.html"), "dpfed audit .")
     assert status(shlex.split(audit, comments=True)[1:]) == 0
@@ -93,7 +94,7 @@ def test_the_page_of_a_run_on_a_data_file_repeats_it_from_its_folder(tmp_path, m
 @pytest.mark.parametrize("kind", ["page of a run", "page of run folders"])
 def test_a_secure_run_is_not_called_the_same(tmp_path, kind):
     out = tmp_path / "run"
-    words = ["run", "dp-fedavg-digits", *SMALL, "--set", "privacy.epsilon=20", "--release"]
+    words = ["run", "dp-fedavg-digits", *SMALL, *PRIVATE, "--release"]
     assert status([*words, "--out", str(out)]) == 0
     page = out / "report.html"
     if kind == "page of run folders":

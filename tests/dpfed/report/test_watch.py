@@ -34,7 +34,7 @@ def folder(tmp_path):
 @pytest.fixture
 def server(folder):
     server = watch_server(folder, port=0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
     server.shutdown()
