@@ -73,12 +73,17 @@ def test_a_changed_digit_is_seen(stored: ModuleType, folder: Path, tmp_path: Pat
     assert audit_run(run).verdict == "fail"
 
 
-def test_runs_are_added_with_their_commit_and_none_that_fails_its_audit(stored: ModuleType, tmp_path: Path) -> None:
+def test_runs_are_added_with_their_commit_and_none_that_fails_its_audit(
+    stored: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
     results = tmp_path / "results.csv"
+    small = {"federation.rounds": 1, "federation.clients": 60, "federation.cohort": 12, "local.epochs": 1}
+    small |= {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
     for seed, others in (("1", "__method.keep=0.1"), ("2", "")):
         sweep = tmp_path / seed
         run = sweep / "row" / f"run.seed={seed}{others}"
-        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1, "run.seed": int(seed)}, out=run)
+        dpfed.run("dp-fedavg-digits", small | {"run.seed": int(seed)}, out=run)
         (sweep / "sweep.json").write_text(json.dumps({"commit": f"commit {seed}"}))
         stored.pack(sweep, results)
     lines = [(line["row"], line["seed"], line["commit"]) for line in stored.lines_of(results)]
