@@ -103,24 +103,14 @@ def test_tests_without_time_are_skipped_and_counted(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
     for name in "ab":
         (tmp_path / f"test_{name}.py").write_text("def test(): pass\n")
-    run = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-        "--minutes",
-    ]
-    some = subprocess.run([*run, "9", "--order", "x"], capture_output=True, text=True, check=True).stdout
-    none = subprocess.run([*run, "0"], capture_output=True, text=True, check=True).stdout
-    assert "2 passed" in some
+    run = [sys.executable, "-m", "pytest", "-v", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
+    all_run, none = (
+        subprocess.run([*run, "--minutes", *more], capture_output=True, text=True, check=True).stdout
+        for more in (["9", "--order", "x"], ["0", "--order", "v"])
+    )
+    assert "2 passed" in all_run
     assert "2 skipped" in none
     assert "2 tests were not run: the time given by --minutes is over" in none
-    others = subprocess.run([*run, "9", "--order", "v"], capture_output=True, text=True, check=True).stdout
-    assert (some.index("test_a.py") < some.index("test_b.py")) != (
-        others.index("test_a.py") < others.index("test_b.py")
+    assert (all_run.index("test_a.py") < all_run.index("test_b.py")) != (
+        none.index("test_a.py") < none.index("test_b.py")
     )

@@ -50,7 +50,7 @@ def test_every_command_of_a_page_is_one(page):
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(one, marks=[] if one.name == "participation.md" else [pytest.mark.slow]) for one in PAGES]
+    "page", [pytest.param(one, marks=[] if one.name == "README.md" else [pytest.mark.slow]) for one in PAGES]
 )
 def test_every_run_of_a_preset_can_be_built(page):
     for line in commands(page.read_text(encoding="utf-8")):
