@@ -38,7 +38,7 @@ from dpfed.runs.loop import Outcome
 from dpfed.runs.metrics_endpoint import configure_log
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
 from dpfed.runs.resuming import naming_missing_code, with_delta_of_run, with_solved_noise
-from dpfed.runs.summary import number_of_records
+from dpfed.runs.summary import stated_guarantee
 from dpfed.runs.training import CustomObjects, model_maker, model_name, plain_torch
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ class Finished:
             raise RunError(
                 f"{self.folder}: the run is not private and has no guarantee. Add [privacy], or [local.record]."
             )
-        ledger = Ledger.read(self.folder / "ledger.jsonl")
-        return ledger.guarantee(
-            privacy_target.delta, accountant=privacy_target.accountant, units=number_of_records(self.experiment)
-        )
+        return stated_guarantee(self.experiment, privacy_target, Ledger.read(self.folder / "ledger.jsonl"))
 
     def to_pandas(self) -> Any:
         """Return the lines of metrics.jsonl as a pandas DataFrame, one row per round. ConfigError without pandas."""

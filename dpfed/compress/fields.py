@@ -57,8 +57,6 @@ class Reader:
         self.at += count
         return self.content[self.at - count : self.at]
 
-    take = take_bytes  # its name up to version 0.3
-
     def integer(self, width: int, what: str) -> int:
         return int.from_bytes(self.take_bytes(width, what), "little")
 
@@ -204,14 +202,40 @@ class SymbolField:
         return (self.alphabet - 1) * self._count_width
 
     def _pack(self, values: Values) -> bytes:
-        if self._whole_bytes:
-            return self._group_symbols(values).tobytes()
-        return pack_bits(values, self._bits)
+        """Return symbols [count] as bytes of `_group_size` symbols each, the first the lowest digit, padded with 0; or
+        as bits, if these are fewer."""
+        group = self._group_size
+        if not self._whole_bytes:
+            return pack_bits(values, self._bits)
+        if group == 1:
+            return values.tobytes()
+        missing = -self.count % group
+        full = np.concatenate([values, np.zeros(missing, dtype=np.uint8)]) if missing else values
+        if self.alphabet == 2:
+            return np.packbits(full, bitorder="little").tobytes()
+        digits = full.reshape(-1, group)
+        grouped = digits[:, group - 1].copy()
+        for place in range(group - 2, -1, -1):
+            grouped *= np.uint8(self.alphabet)
+            grouped += digits[:, place]
+        return grouped.tobytes()
 
     def _unpack(self, content: bytes) -> Values:
+        """Return the symbols of packed bytes; raise WireError unless padding is 0 and every byte encodes a group."""
         if not self._whole_bytes:
             return unpack_bits(content, self._bits, self.count).astype(self.dtype)
-        return self._ungroup_symbols(np.frombuffer(content, dtype=np.uint8))
+        group, grouped = self._group_size, np.frombuffer(content, dtype=np.uint8)
+        if group == 1:
+            return grouped
+        if self.alphabet == 2:
+            full = np.unpackbits(grouped, bitorder="little")
+        else:
+            if len(grouped) and int(grouped.max()) >= self.alphabet**group:
+                raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
+            full = np.take(digits_of(0, self.alphabet, group).astype(np.uint8), grouped, axis=0).reshape(-1)
+        if full[self.count :].any():
+            raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
+        return full[: self.count]
 
     def _encode(self, values: Values, counts: NDArray[np.int64]) -> bytes:
         groups = SymbolGroups.of(counts)
@@ -237,37 +261,6 @@ class SymbolField:
         if not np.array_equal(symbol_counts(values, self.alphabet), model):
             raise WireError(f"{what}: the symbols do not occur as often as their counts state; the message is forged.")
         return values
-
-    def _group_symbols(self, values: Values) -> Values:
-        """Return symbols [count] as bytes of `_group_size` symbols each, the first the lowest digit, padded with 0."""
-        group = self._group_size
-        if group == 1:
-            return values
-        missing = -self.count % group
-        full = np.concatenate([values, np.zeros(missing, dtype=np.uint8)]) if missing else values
-        if self.alphabet == 2:
-            return np.packbits(full, bitorder="little")
-        digits = full.reshape(-1, group)
-        grouped = digits[:, group - 1].copy()
-        for place in range(group - 2, -1, -1):
-            grouped *= np.uint8(self.alphabet)
-            grouped += digits[:, place]
-        return grouped
-
-    def _ungroup_symbols(self, grouped: NDArray[np.uint8]) -> Values:
-        """Return the symbols of grouped bytes; raise WireError unless padding is 0 and every byte encodes a group."""
-        group = self._group_size
-        if group == 1:
-            return grouped
-        if self.alphabet == 2:
-            full = np.unpackbits(grouped, bitorder="little")
-        else:
-            if len(grouped) and int(grouped.max()) >= self.alphabet**group:
-                raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
-            full = np.take(digits_of(0, self.alphabet, group).astype(np.uint8), grouped, axis=0).reshape(-1)
-        if full[self.count :].any():
-            raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
-        return full[: self.count]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,10 +99,7 @@ def _protocol_methods(given: Any) -> dict[str, object]:
             )
         return rows.to(torch.float32)
 
-    def mean(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
-        return Scheme.mean(self, payloads)
-
-    return {"layout": layout, "encode": encode, "decode": decode, "mean": mean}
+    return {"layout": layout, "encode": encode, "decode": decode, "mean": Scheme.mean}
 
 
 def _checked_layout(scheme: Scheme, bits: Callable[[Scheme, int], Layout], dimension: int) -> Layout:

@@ -47,6 +47,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Protocol, overload
 
 import numpy as np
@@ -185,12 +186,9 @@ class Scheme(Protocol):
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         """Return the mean [d] of the decoded updates, computed a few clients at a time."""
-        total: Tensor | None = None
-        for first in range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE):
-            part = self.decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0)
-            total = part if total is None else total.add_(part)
-        assert total is not None
-        return total / len(payloads)
+        starts = range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE)
+        sums = (self.decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0) for first in starts)
+        return reduce(Tensor.add_, sums) / len(payloads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,9 +336,6 @@ def batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     return Batch(dimension, torch.from_numpy(seeds), fields)
 
 
-batched = batch  # its name up to version 0.3
-
-
 @dataclass(frozen=True)
 class Batch:
     """Checked payloads: d, seeds int64 [c], and the fields by name, `batch["scale"]`, each [c, count]."""
@@ -378,16 +373,10 @@ def parse(
         raise WireError(f"a message for an invalid scheme: {error}") from None
     if dict(wire_options(scheme)) != dict(header.options):
         raise WireError(f"the options {dict(header.options)} of {header.name}: must leave out defaults.")
-    fields = _read_fields(layout, reader)
-    return Payload(scheme=scheme, dimension=header.dimension, seed=header.seed, fields=fields)
-
-
-def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[np.generic]]:
     fields = {name: part.read(reader) for name, part in layout.items()}
-    left = len(reader.content) - reader.at
-    if left:
+    if left := len(reader.content) - reader.at:
         raise WireError(f"{left} bytes are left over after the content; the message is forged.")
-    return fields
+    return Payload(scheme=scheme, dimension=header.dimension, seed=header.seed, fields=fields)
 
 
 def wire_options(scheme: Scheme) -> Mapping[str, Option]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import ClassVar, Literal, Protocol
 
@@ -174,11 +175,8 @@ def _standardising(squares: Tensor, size: int) -> Tensor:
 
 def nearest_levels(values: Tensor, levels: tuple[float, ...]) -> Tensor:
     """Return the index of the nearest level, uint8; a midpoint is rounded up."""
-    symbols: Tensor | None = None
-    for low, high in pairwise(levels):  # a few comparisons are faster than a search
-        above = counter.at_least(values, (low + high) / 2).view(torch.uint8)
-        symbols = above if symbols is None else symbols.add_(above)
-    return torch.zeros_like(values, dtype=torch.uint8) if symbols is None else symbols
+    middles = ((low + high) / 2 for low, high in pairwise(levels))  # a few comparisons are faster than a search
+    return reduce(Tensor.add_, (counter.at_least(values, middle).view(torch.uint8) for middle in middles))
 
 
 def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:

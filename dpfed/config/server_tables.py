@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -163,6 +163,8 @@ class AdagradServer(_AdaptiveServer):
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Decay of the moving mean of updates in an adaptive rule."""
+
+    beta2: ClassVar[float] = 0.0
 
 
 class PosteriorServer(_CommonServer):

@@ -19,7 +19,7 @@ from accounting.mechanisms.samplings.independent import default_cap, rarely_exce
 from accounting.mechanisms.samplings.planned import without_runs_text
 from dpfed.config.limits import Table
 from dpfed.config.noise_of_methods import noise_of_method
-from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, Privacy
+from dpfed.config.privacy_tables import AuditTable, Privacy
 from dpfed.config.samples_tables import DataTable, FederationTable, ModelTable
 from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
 from dpfed.config.training_tables import LIST, Local, MaskTable, MethodTable
@@ -140,7 +140,7 @@ class Config(Table):
             return False
         if table.in_integers:
             return table.placement == "clients" or self.aggregation.kind != "plain"
-        return isinstance(table, BernoulliPrivacy | DitheredPrivacy) and table.release == "sum"
+        return table.noise in ("coins", "dithered") and table.release == "sum"
 
     def with_cap(self, cap: int | None) -> Config:
         """Return the configuration with this federation.cohort_cap."""
@@ -389,12 +389,9 @@ def quoted_kind(kind: str) -> str:
 
 def _dotted_key(location: Sequence[str]) -> str:
     """Return the dotted key of an error, whose location may also name an item of a list or a member of a union."""
-    depth = max(n for n in range(len(location) + 1) if ".".join(location[:n]) in _all_keys())
-    return ".".join(location[:depth])
-
-
-def _all_keys() -> set[str]:
-    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in all_tables() for key in names_of_keys(tables))}
+    known = {f"{name}.{key}".removeprefix(".") for name, tables in all_tables() for key in names_of_keys(tables)}
+    starts = (".".join(location[:count]) for count in range(len(location), 0, -1))
+    return next((start for start in starts if start in known), "")
 
 
 def value_text(value: object) -> str:

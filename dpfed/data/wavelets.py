@@ -64,7 +64,8 @@ def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray
             f"of at least {_SMALLEST} by {_SMALLEST} pixels. Remove data.features."
         )
     filters = _Filters(images.shape[2], images.shape[3], orientations)
-    features = np.empty((len(images), *filters.shape_of(images.shape[1])), dtype=np.float32)
+    channels = images.shape[1] * (1 + orientations) ** 2
+    features = np.empty((len(images), channels, filters.rows, filters.columns), dtype=np.float32)
     for start in range(0, len(images), _AT_ONCE):
         some = slice(start, start + _AT_ONCE)
         features[some] = filters.features(torch.from_numpy(images[some])).numpy()
@@ -78,14 +79,10 @@ class _Filters:
         self.rows, self.columns = -(-height // _STRIDE), -(-width // _STRIDE)
         self.wide = tuple(_STRIDE * side + 2 * _MARGIN for side in (self.rows, self.columns))
         self.pads = (_MARGIN, self.wide[1] - width - _MARGIN, _MARGIN, self.wide[0] - height - _MARGIN)
-        self.orientations = orientations
         turns = [math.pi * turn / orientations for turn in range(orientations)]
         self.fine, self.coarse = (
             torch.stack([_morlet(self.wide, scale, turn, _STRIDE / orientations) for turn in turns]) for scale in (1, 2)
         )
-
-    def shape_of(self, channels: int) -> tuple[int, int, int]:
-        return channels * (1 + self.orientations) ** 2, self.rows, self.columns
 
     def features(self, images: Tensor) -> Tensor:
         """Return features [n, channels (1 + L)^2, height / 4, width / 4] of images [n, channels, height, width]."""

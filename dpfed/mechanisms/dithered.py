@@ -18,6 +18,7 @@ Client and server draw the same Z, V, D; only m is sent. m is 0 except with prob
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -245,9 +246,9 @@ def most_nonzero(size: int, shares: int, noise_multiplier: float) -> int:
     (2.3548 s), by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
     """
     mu = math.sqrt(size * shares) / (NARROWEST * noise_multiplier)
-    low, high = math.ceil(mu), size
-    while low < high:
-        k = (low + high) // 2
-        rare = k > mu and k - mu + k * math.log(mu / k) <= math.log(LONGER)
-        low, high = (low, k) if rare else (k + 1, high)
-    return min(low, size)
+    least = math.ceil(mu)
+
+    def is_rare(k: int) -> bool:
+        return k > mu and k - mu + k * math.log(mu / k) <= math.log(LONGER)
+
+    return min(least + bisect_left(range(least, size), True, key=is_rare), size)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from dpfed.config.limits import Table
 from dpfed.config.tables import CHOICES, Config, all_tables, kinds_of_table, names_of_keys, quoted_kind, value_text
 from dpfed.errors import ConfigError, did_you_mean
-from dpfed.methods.catalogue import METHODS
+from dpfed.methods.catalogue import METHODS, all_methods
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers, weights_by_samples
 from dpfed.methods.specification import MethodSpecification
 
@@ -24,11 +24,9 @@ def methods_by_key(methods: Mapping[str, MethodSpecification]) -> dict[str, list
     return {key: [name for name, specification in methods.items() if key in specification.takes] for key in keys}
 
 
-def unsupported_key_messages(
-    config: Config, specification: MethodSpecification, methods: Mapping[str, MethodSpecification]
-) -> Iterator[str]:
+def unsupported_key_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield a message for each key that is set although this method does not have it."""
-    for key, names in methods_by_key(methods).items():
+    for key, names in methods_by_key(all_methods()).items():
         if key not in specification.takes and differs_from_default(config, key):
             given = f"{key}={value_text(value_of_setting(config, key))}" if "." in key else f"[{key}]"
             yield (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfed.config.privacy_tables import DitheredPrivacy, GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import sends_mask_probabilities
@@ -17,7 +16,7 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
     table = config.privacy
     if table is None:
         return
-    if isinstance(table, DitheredPrivacy) != specification.dithered:
+    if (table.noise == "dithered") != specification.dithered:
         yield (
             f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise "
             "of dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
@@ -51,7 +50,7 @@ def dithered_noise_messages(config: Config, specification: MethodSpecification) 
     """Yield messages for settings that dithered noise does not support; a trusted server decodes its uploads
     separately."""
     table, kind = config.privacy, config.aggregation.kind
-    if not isinstance(table, DitheredPrivacy):
+    if table is None or table.noise != "dithered":
         return
     if kind != "plain":
         yield (
@@ -115,7 +114,7 @@ def correlated_noise_messages(config: Config, specification: MethodSpecification
     yield from lane_problems(config)
     yield from turn_problems(config)
     lanes = federation.lanes not in (None, 1)
-    if not isinstance(table, GaussianPrivacy) or (table.bands is None and table.buffers is None and not lanes):
+    if table is None or table.noise != "gaussian" or (table.bands is None and table.buffers is None and not lanes):
         return
     given = f"privacy.bands={table.bands}" if table.bands is not None else f"privacy.buffers={table.buffers}"
     given = f"federation.lanes={federation.lanes!r}" if lanes and table.buffers is None else given

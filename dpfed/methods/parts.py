@@ -18,7 +18,7 @@ from dpfed.clients.task import Course
 from dpfed.compress.levels import SignSgd, StochasticSign
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.compress.sparse import FedSparsify, cubic_sparsity
-from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
+from dpfed.config.server_tables import PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
 from dpfed.errors import ConfigError
@@ -234,17 +234,13 @@ class TrainingParts:
             return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
         return {"learning_rate": local.learning_rate, "schedule": chosen}
 
-    def step(self) -> ServerRule:
-        """Return the rule of [server] for the weights of the model."""
-        return self._step_rule(edge=None)
-
     def of_masks(self) -> ServerRule:
         """Return the rule of [server] for mask probabilities, which it clips to [mask.edge, 1 - mask.edge]."""
         server, edge = self.config.server, (self.config.mask or MaskTable()).edge
         if isinstance(server, PosteriorServer):
             kept = edge if self.config.privacy is not None else 0.0
             return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-        return self._step_rule(edge=edge)
+        return self.step(edge=edge)
 
     def purging(self) -> ServerRule:
         """Return a rule that sets the smallest weights to zero after its step, unless clients purge their models."""
@@ -253,7 +249,8 @@ class TrainingParts:
         prunable = self.model.indices("weight").to(self.device)
         return Purging(rule=self.step(), prunable=prunable, sparsity=sparsity_schedule(self.config))
 
-    def _step_rule(self, edge: float | None) -> ServerRule:
+    def step(self, *, edge: float | None = None) -> ServerRule:
+        """Return the rule of [server] for the weights of the model, or values that it clips to [edge, 1 - edge]."""
         server = self.config.server
         assert not isinstance(server, PosteriorServer)  # refused when the run is built
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
@@ -265,10 +262,7 @@ class TrainingParts:
             kind=server.rule,
             learning_rate=server.learning_rate,
             beta1=server.beta1,
-            beta2=server.beta2 if isinstance(server, AdamServer) else 0.0,
+            beta2=server.beta2,
             tau=server.tau,
             averaged=averaged,
         )
-
-
-ServerParts = TrainingParts  # old name, up to version 0.3

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
-from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
 from dpfed.methods.parts import scheme_of_method
@@ -37,7 +35,7 @@ def refuse(config: Config, specification: MethodSpecification) -> None:
 def refusal_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield a message for each setting that cannot be combined with the others, or would have no effect."""
     return chain(
-        unsupported_key_messages(config, specification, all_methods()),
+        unsupported_key_messages(config, specification),
         _privacy_messages(config, specification),
         _mask_and_public_data_messages(config, specification),
         _option_messages(config, specification),
@@ -143,7 +141,7 @@ def _memory_messages(config: Config, key: str, stored: str) -> Iterator[str]:
     if table is None:
         return
     remembered = f"the stored {stored} of a client make its upload depend on earlier rounds, "
-    if not isinstance(table, GaussianPrivacy) or table.release != "sum" or table.placement != "server":
+    if table.noise != "gaussian" or table.release != "sum" or table.placement != "server":
         yield (
             f"{key} with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
             f"privacy.release={table.release!r}: {remembered}which has an account with Gaussian noise of the server "
@@ -260,7 +258,7 @@ def _custom_sampler_messages(config: Config, name: str) -> Iterator[str]:
             f"{given} with run.release: cohorts of a release are drawn by dpfed from the operating system. Use a "
             "built-in sampling."
         )
-    if table is not None and (not isinstance(table, GaussianPrivacy) or table.placement == "clients"):
+    if table is not None and (table.noise != "gaussian" or table.placement == "clients"):
         yield (
             f"{given} with privacy.noise={table.noise!r}: the number of uploads is not fixed, as noise of clients and "
             "integer noise require. Use privacy.noise='gaussian' and placement 'server'."

@@ -125,7 +125,7 @@ def freeze(
         model=model,
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
-        initial=_initial_probabilities(words, spread),
+        initial=torch.from_numpy(expit(spread * ndtri(_open_uniforms(words))).astype(np.float32)),
         dice=torch.from_numpy(_open_uniforms(_random_integers(seeds, "frozen.dice", model.size)[masked])),
         layers=np.repeat(np.arange(len(sizes)), sizes)[masked],
     )
@@ -134,10 +134,6 @@ def freeze(
 def _random_integers(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
     words: NDArray[np.uint64] = seeds.keys(purpose, 0, np.zeros(1, dtype=np.int64), (count,))[0]
     return words
-
-
-def _initial_probabilities(words: NDArray[np.uint64], spread: float) -> Tensor:
-    return torch.from_numpy(expit(spread * ndtri(_open_uniforms(words))).astype(np.float32))
 
 
 def _open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ from accounting.mechanisms.samplings.allocation import divisors
 from accounting.mechanisms.samplings.planned import Sampler, sampling_of_keys
 from dpfed import replayed
 from dpfed.config.privacy_tables import GaussianPrivacy
-from dpfed.config.samples_tables import BinsFederation, CustomFederation, SeparatedFederation
+from dpfed.config.samples_tables import CustomFederation, SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
@@ -71,7 +71,7 @@ def bands_of(config: Config) -> int:
 def lanes_of(config: Config) -> int:
     """Return the number of lanes; 1 for other samplings. Raise ConfigError if lanes are still to be searched."""
     federation, bands = config.federation, config.privacy.bands if config.privacy is not None else None
-    if not isinstance(federation, BinsFederation):
+    if federation.sampling != "balls-and-bins":
         return 1
     if federation.lanes == "search":
         raise ConfigError("federation.lanes='search': is searched when a run is built. Give a number here.")
@@ -131,7 +131,7 @@ def _list_positions_message(config: Config) -> str:
 def resolve_lanes(config: Config) -> Config:
     """Return the configuration with lanes and bands as numbers, searched if required; else return it unchanged."""
     federation, table = config.federation, config.privacy
-    if not isinstance(federation, BinsFederation) or not isinstance(table, GaussianPrivacy):
+    if federation.sampling != "balls-and-bins" or not isinstance(table, GaussianPrivacy):
         return config
     if federation.lanes == "search":
         lanes = bands = _searched_lanes(config, table)
@@ -168,7 +168,7 @@ def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
 def lane_problems(config: Config) -> Iterator[str]:
     """Yield messages for lanes without an account of privacy, or without effect."""
     federation, table = config.federation, config.privacy
-    if not isinstance(federation, BinsFederation):
+    if federation.sampling != "balls-and-bins":
         return
     given = f"federation.lanes={federation.lanes!r}"
     if has_secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):

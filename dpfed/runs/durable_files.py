@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from accounting.ledger.regular_file import open_output, write_through
+from accounting.ledger.regular_file import open_output, read_key, write_key, write_through
 from accounting.ledger.regular_file import replace_content as put
 
-__all__ = ["FileWriter", "append", "put"]
+__all__ = ["FileWriter", "append", "kept_key", "put"]
 
 
 class FileWriter:
@@ -68,3 +68,17 @@ def append(path: Path, lines: bytes, *, mode: int = 0o666) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def kept_key(path: Path, new: Callable[[], bytes], *, begun: bool) -> bytes:
+    """Return the key in this file, or the one that `new` gives if the file is missing or nothing has begun with it.
+
+    The file is written only if nothing has begun: a lost key is not replaced, so that it can be restored. Errors:
+    LedgerError.
+    """
+    key = read_key(path)
+    if key is None or not begun:
+        key = new()
+    if not begun:
+        write_key(path, key)
+    return key

@@ -164,13 +164,8 @@ class RunFolder:
         The key is new, from `new`, if the run has not begun or population.key is missing. With a new key, the existing
         ledger and checkpoint of the run are refused as those of another run. Raises LedgerError.
         """
-        path = self.path / "population.key"
-        key, begun = regular_file.read_key(path), self.ledger.exists() or self._checkpoint.exists()
-        if key is None or not begun:
-            key = new()
-        if not begun:  # a lost key is not replaced, so that it can be restored
-            regular_file.write_key(path, key)
-        return key
+        begun = self.ledger.exists() or self._checkpoint.exists()
+        return durable_files.kept_key(self.path / "population.key", new, begun=begun)
 
     def schedule_key(self, new: bytes) -> bytes:
         """Return the key from which the participation schedule is drawn; `new` if the run has not begun.

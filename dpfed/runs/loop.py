@@ -278,12 +278,21 @@ class Run:
             return
         self._note_sum_that_may_be_seen()
         try:
-            ledger = None if self._book is None else _AfterFiles(self._book, self._wait_for_files)
+            ledger = None if self._book is None else self
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=ledger, cohort=cohort)
         except BudgetSpent as why:  # another run of the project has spent the budget meanwhile
-            self._stop_for_project(why)
+            assert self._project is not None
+            assert experiment.privacy_target is not None
+            self._stopped_by = "budget"
+            self._exceeded = partial(over_project_budget_text, experiment.privacy_target, self._project, str(why))
             return
         self._save_round(done, time.monotonic() - started)
+
+    def record(self, entry: Entry) -> None:
+        """Charge a round to the ledger, after the files of the rounds before are written."""
+        assert self._book is not None
+        self._wait_for_files()
+        self._book.record(entry)
 
     def _note_sum_that_may_be_seen(self) -> None:
         """Record the round that a resumed run repeats if the server may have seen its sum, with the clients' noise."""
@@ -395,13 +404,6 @@ class Run:
         self.unlock()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
-    def _stop_for_project(self, why: BudgetSpent) -> None:
-        """Stop the run because another run has spent the project's budget since this round began."""
-        self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
-        assert self._project is not None
-        assert privacy_target is not None
-        self._exceeded = partial(over_project_budget_text, privacy_target, self._project, str(why))
-
     def _is_within_own_budget(self, cohort: NDArray[np.int64]) -> bool:
         """Return True if one more round does not exceed the budget of the run."""
         privacy_target = self.experiment.privacy_target
@@ -423,18 +425,6 @@ class Run:
         why = project.refusal(privacy_target.mechanism_of_round(number), run=book.run_name, number=number)
         self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
-
-
-@dataclass(frozen=True)
-class _AfterFiles:
-    """Ledger of a run that charges a round only after the files of the rounds before are written."""
-
-    book: LedgerBook
-    wait: Callable[[], None]
-
-    def record(self, entry: Entry) -> None:
-        self.wait()
-        self.book.record(entry)
 
 
 def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:

@@ -15,7 +15,7 @@ from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.mechanisms.bernoulli import bound_on_other_clients, edge_of_probabilities
 from dpfed.methods.catalogue import method_specification
-from dpfed.methods.choices import sends_bernoulli_samples, sends_mask_probabilities
+from dpfed.methods.choices import sends_mask_probabilities
 from dpfed.methods.records import AnyTarget
 from dpfed.participation.custom import LIMITS as CUSTOM_SAMPLER
 from dpfed.participation.custom import custom_sampler
@@ -69,7 +69,7 @@ def limitations_of_guarantee(of_samples: Sequence[str], config: Config, decodes_
         )
     if config.aggregation.kind != "plain":
         notes.append(_secure_sum_limitation(config))
-    if _has_bernoulli_noise(config) and config.privacy is not None and config.privacy.release == "sum":
+    if config.privacy is not None and config.privacy.bernoulli and config.privacy.release == "sum":
         notes.extend(_other_clients_assumption(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
@@ -96,8 +96,7 @@ def _secure_sum_limitation(config: Config) -> str:
     """Return the limitation of a secure sum that is simulated in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
-    coins = _has_bernoulli_noise(config)
-    own = coins or config.privacy.placement == "clients"
+    coins, own = config.privacy.bernoulli, config.privacy.bernoulli or config.privacy.placement == "clients"
     notes = [
         "" if own else "the noise is the server's, which sees the sum without it; ",
         ALONE,
@@ -128,11 +127,6 @@ def _other_clients_assumption(config: Config) -> list[str]:
         kept = "within linf_clip of the round's (privacy.others)"
     kept += "" if config.federation.sampling == "all" else ", and on their clip norms, because cohorts are sampled"
     return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
-
-
-def _has_bernoulli_noise(config: Config) -> bool:
-    """Return True if the noise of a private run is the randomness of its clients' Bernoulli samples."""
-    return config.privacy is not None and sends_bernoulli_samples(config, method_specification(config.method.name))
 
 
 _SHARE_OF_DELTA = 0.02

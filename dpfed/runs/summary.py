@@ -18,8 +18,7 @@ from accounting.errors import CalibrationError, ContradictoryBounds
 from accounting.ledger import Aborted, Ledger, LocalRelease, Release
 from accounting.mechanisms import noise_of, unsampled
 from dpfed.config.tables import Config
-from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.methods.records import RecordTarget
+from dpfed.methods.records import AnyTarget
 from dpfed.records.round import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
@@ -124,9 +123,7 @@ def _privacy_fields(experiment: Experiment, book: LedgerBook | None, ledger: Led
     if privacy_target is None or ledger is None or book is None:
         return {}
     try:
-        stated = ledger.guarantee(
-            privacy_target.delta, accountant=privacy_target.accountant, units=number_of_records(experiment)
-        )
+        stated = stated_guarantee(experiment, privacy_target, ledger)
         found: dict[str, object] = {
             "epsilon": stated.epsilon,
             "lower_bound": stated.lower_bound,
@@ -209,9 +206,10 @@ def delta_for_failures(ledger: Ledger) -> float:
     return overflow(released) if released is not None else 0.0
 
 
-def number_of_records(experiment: Experiment) -> int | None:
-    """Return the number of all clients' records if the unit of privacy is a record, else None."""
-    return experiment.method.clients.partition.total if isinstance(experiment.privacy_target, RecordTarget) else None
+def stated_guarantee(experiment: Experiment, privacy_target: AnyTarget, ledger: Ledger) -> Guarantee:
+    """Return the guarantee of a run's ledger, for the records of all clients if the unit of privacy is a record."""
+    records = experiment.method.clients.partition.total if privacy_target.unit == "record" else None
+    return ledger.guarantee(privacy_target.delta, accountant=privacy_target.accountant, units=records)
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
@@ -231,7 +229,7 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget) -> dict[str, object]:
+def noise_schedule_fields(privacy_target: AnyTarget) -> dict[str, object]:
     """Return the fields of summary.json about the noise schedule; their values are None in a run without a schedule."""
     schedule = privacy_target.schedule
     return {
@@ -240,9 +238,7 @@ def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget) -> dict[
     }
 
 
-def other_epsilon_fields(
-    config: Config, privacy_target: PrivacyTarget | RecordTarget, ledger: Ledger
-) -> dict[str, object]:
+def other_epsilon_fields(config: Config, privacy_target: AnyTarget, ledger: Ledger) -> dict[str, object]:
     """Return the fields of summary.json with epsilon against the server and against hostile clients, and their rounds.
 
     Their values are None for a prolonged run, whose length may depend on its results: its budget bounds neither. A run
@@ -273,7 +269,7 @@ def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
     return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
 
 
-def noise_kind(privacy_target: PrivacyTarget | RecordTarget) -> str:
+def noise_kind(privacy_target: AnyTarget) -> str:
     """Return the kind of noise of a run: gaussian, discrete-gaussian, skellam or `coins`."""
     if privacy_target.noise_multiplier is None:
         return "coins"

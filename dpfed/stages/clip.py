@@ -92,7 +92,7 @@ class AdaptiveClip:
 
     def noisy_count(self, centred_count: float, number: int) -> float:
         """Return the count of round `number` with its noise."""
-        noisy = centred_count + self.count_noise_std * self._draw(number)
+        noisy = centred_count + self.count_noise_std * float(self.randomness.normal(1, "noise.count", number)[0])
         if (replay := replayed.current_replay()) is not None:
             return replay.mechanism("count of clients within the clip norm", centred_count, noisy, sensitivity=0.5)
         return noisy
@@ -102,10 +102,6 @@ class AdaptiveClip:
         fraction = noisy_count / self.cohort + 0.5
         power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
         return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)
-
-    def _draw(self, number: int) -> float:
-        """Draw a standard normal."""
-        return float(self.randomness.normal(1, "noise.count", number)[0])
 
 
 @dataclass(frozen=True, kw_only=True)

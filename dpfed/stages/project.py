@@ -17,7 +17,6 @@ Shared layers: their entries are sent; personal layers (local.personal) stay wit
 from __future__ import annotations
 
 import hashlib
-import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -192,7 +191,7 @@ class PublicTopMask:
 
     @property
     def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size + min(self.size, self.kept * index_bits(self.size))
+        return FLOAT_BITS * self.size + min(self.size, self.kept * (self.size - 1).bit_length())
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         update = self.trainer.train_on(
@@ -236,11 +235,6 @@ def top_indices(updates: Tensor, kept: int) -> Tensor:
     Ties go to the lower index and NaN counts as zero.
     """
     return largest_indices(updates.nan_to_num(nan=0.0), kept)
-
-
-def index_bits(size: int) -> int:
-    """Return the bits of an index of `size` coordinates."""
-    return math.ceil(math.log2(size)) if size > 1 else 0
 
 
 def fingerprint(inputs: Tensor, labels: Tensor) -> str:

@@ -150,12 +150,8 @@ def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None)
 
     new: key of a new ledger; None if it is drawn from the operating system's randomness
     """
-    file = path.with_name(f"{path.name}.key")
-    key, begun = regular_file.read_key(file), path.exists() or backups.head_path(path).exists()
-    if key is None or not begun:
-        key = regular_file.new_key() if new is None else new
-    if not begun:  # a lost key is not replaced, so that it can be restored
-        regular_file.write_key(file, key)
+    file, begun = path.with_name(f"{path.name}.key"), path.exists() or backups.head_path(path).exists()
+    key = durable_files.kept_key(file, lambda: new or regular_file.new_key(), begun=begun)
     return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()
 
 
