@@ -180,9 +180,8 @@ def _smallest_places(
     smallest is not among them, all integers are.
     """
     middle, width = kept / size, 6 * (0.25 / size) ** 0.5
-    expected = [
-        int(max(-1.0, min(2 * share - 1, 1 - 2.0**-53)) * (1 << 63)) for share in (middle - width, middle + width)
-    ]
+    shares = (middle - width, middle + width)
+    expected = [int(max(-1.0, min(2 * share - 1, 1 - 2.0**-53)) * (1 << 63)) for share in shares]
     chosen = _smallest_between(words(), size, kept, low, *expected)
     if chosen is None:
         chosen = _smallest_between(words(), size, kept, low, -1 << 63, (1 << 63) - 1)

@@ -106,11 +106,8 @@ def _checked_layout(scheme: Scheme, bits: Callable[[Scheme, int], Layout], dimen
     with errors_of_user_code(f"scheme {scheme.name!r}: its bits of d={dimension} fail"):
         layout = bits(scheme, dimension)
     parts = ("count", "dtype", "most_bytes", "write", "read")
-    if (
-        not isinstance(layout, Mapping)
-        or not layout
-        or not all(hasattr(one, p) for one in layout.values() for p in parts)
-    ):
+    given = layout if isinstance(layout, Mapping) else {}
+    if not given or not all(hasattr(one, p) for one in given.values() for p in parts):
         raise ConfigError(
             f"scheme {scheme.name!r}: its bits are {layout!r}; must be a dictionary of names and fields (Floats, "
             "SymbolField, Indices of dpfed.compress)."

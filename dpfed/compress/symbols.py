@@ -127,9 +127,8 @@ class SymbolGroups:
 
     def split_numbers(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
         """Return the `count` symbols of `join_symbols`; raise WireError unless all further symbols are `fill`."""
-        symbols: NDArray[np.uint16] = np.take(digits_of(self.low, self.span, self.per_number), numbers, axis=0).reshape(
-            -1
-        )
+        digits = digits_of(self.low, self.span, self.per_number)
+        symbols: NDArray[np.uint16] = np.take(digits, numbers, axis=0).reshape(-1)
         if (symbols[count:] != fill).any():
             raise WireError(f"{count} symbols: the padding of the last group of {self.per_number} is wrong.")
         return symbols[:count]

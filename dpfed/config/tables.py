@@ -202,11 +202,8 @@ def private_table(tables: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, object]:
     """Return the tables with local.record.noise = "discrete-gaussian" in a run for release, if no noise is given."""
     local, record = tables.get("local"), _given_value(tables, "local", "record")
-    if (
-        _given_value(tables, "run", "release") is not True
-        or not isinstance(local, Mapping)
-        or not isinstance(record, Mapping)
-    ):
+    released = _given_value(tables, "run", "release") is True
+    if not released or not isinstance(local, Mapping) or not isinstance(record, Mapping):
         return tables
     return {**tables, "local": {**local, "record": {"noise": "discrete-gaussian", **record}}}
 
@@ -275,11 +272,8 @@ def parse_written_config(tables: Mapping[str, object], *, source: str) -> Config
 
 def _uses_public_ranking(tables: Mapping[str, object]) -> bool:
     sparse = _given_value(tables, "method", "keep") is not None or _given_value(tables, "method", "k") is not None
-    return (
-        sparse
-        and bool(_given_value(tables, "data", "public"))
-        and _given_value(tables, "method", "name") in _PUBLIC_RANKING
-    )
+    ranks = _given_value(tables, "method", "name") in _PUBLIC_RANKING
+    return sparse and ranks and bool(_given_value(tables, "data", "public"))
 
 
 def override(tables: Mapping[str, object], settings: Sequence[str]) -> dict[str, Any]:

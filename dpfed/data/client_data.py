@@ -192,11 +192,8 @@ def _whole_dataset(loader: Any, where: str) -> ClientData:
     plain = sampler == "SequentialSampler" or (
         sampler == "RandomSampler" and not loader.sampler.replacement and len(loader.sampler) == len(loader.dataset)
     )
-    if (
-        not plain
-        or batches not in ("BatchSampler", "NoneType")
-        or collate not in ("default_collate", "default_convert")
-    ):
+    plain &= batches in ("BatchSampler", "NoneType") and collate in ("default_collate", "default_convert")
+    if not plain:
         raise DataError(
             f"{where}: a DataLoader with a custom sampler, batch_sampler or collate_fn, which may leave samples out "
             "or change them. Give a torch.utils.data.Subset, or a data set whose items are the client's samples."

@@ -59,12 +59,7 @@ def _read_images(path: Path) -> Images:
         )
     arrays = read_mat(path, {"X", "y"})
     images, labels = arrays["X"], arrays["y"].reshape(-1)
-    if (
-        images.ndim != 4
-        or images.shape[:3] != (32, 32, 3)
-        or images.dtype != np.uint8
-        or images.shape[3] != len(labels)
-    ):
+    if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
         raise DataError(
             f"{path}: X is {images.dtype} of shape {images.shape} with {len(labels)} labels; expected bytes of shape "
             "(32, 32, 3, N) and N labels. Take the cropped digits (format 2)."
@@ -142,19 +137,14 @@ def _read_array(source: _ByteSource, names: set[str]) -> tuple[str, NDArray[np.g
     sides = _read_part(source, _INT32, at_most=128)
     shape = struct.unpack(f"<{len(sides) // 4}i", sides[: 4 * (len(sides) // 4)])
     name = _read_part(source, _INT8, at_most=64).decode("latin-1")
-    if (
-        name not in names or len(flags) != 8 or flags[0] not in _NUMERIC or flags[1] & 0x08
-    ):  # 0x08 marks complex numbers
+    # 0x08 marks complex numbers
+    if name not in names or len(flags) != 8 or flags[0] not in _NUMERIC or flags[1] & 0x08:
         return name, None
     stored, size, small = _read_tag(source)
     width = np.dtype(_STORED.get(stored, "V1")).itemsize
     spanned = width * math.prod(max(side, 1) for side in shape)  # numpy bounds the strides of empty arrays, too
-    if (
-        stored not in _STORED
-        or min(shape, default=-1) < 0
-        or math.prod(shape) * width != size
-        or spanned > LARGEST_BYTES
-    ):
+    fits = math.prod(shape) * width == size and spanned <= LARGEST_BYTES
+    if stored not in _STORED or min(shape, default=-1) < 0 or not fits:
         raise ValueError(
             f"{name} has shape {shape} and {size} bytes of type {stored}; at most {LARGEST_BYTES} are read"
         )

@@ -115,9 +115,8 @@ def _low_pass(wide: int, every: int) -> Tensor:
 def _standardise(group: Tensor) -> Tensor:
     """Return features with mean 0 and variance 1 over a sample's values in all channels and places of the group."""
     flat = group.flatten(1)
-    return ((flat - flat.mean(1, keepdim=True)) / (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()).view_as(
-        group
-    )
+    deviation = (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+    return ((flat - flat.mean(1, keepdim=True)) / deviation).view_as(group)
 
 
 def _fold_spectrum(spectrum: Tensor, filters: Tensor) -> Tensor:

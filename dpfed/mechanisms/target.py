@@ -131,9 +131,8 @@ class PrivacyTarget(Target):
     def require_consistent_bounds(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
         then."""
-        with suppress(
-            InvalidParameter, UnsupportedMechanism
-        ):  # no account covers the planned rounds: the budget ends the run earlier
+        # without an account of the planned rounds, the budget ends the run earlier
+        with suppress(InvalidParameter, UnsupportedMechanism):
             guarantee(self.mechanism_of_run(rounds), delta=self.delta, accountant=self.accountant)
 
 

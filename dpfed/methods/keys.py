@@ -64,11 +64,8 @@ class Requirement:
 
 def _sums_decodable_integers(config: Config, specification: MethodSpecification) -> bool:
     """Return True if updates are rounded to integers, and the sum of these integers is decoded."""
-    return (
-        sums_integers(config)
-        and is_linear(config, specification)
-        and not sends_bernoulli_samples(config, specification)
-    )
+    linear = is_linear(config, specification)
+    return linear and sums_integers(config) and not sends_bernoulli_samples(config, specification)
 
 
 RULES = (

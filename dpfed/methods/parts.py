@@ -104,9 +104,8 @@ def sparsity_schedule(config: Config) -> Callable[[int], float]:
 
     If both are equal, the sparsity is constant, as in FedMRN's comparison (Section 5.1.3).
     """
-    final, initial = (
-        _sparsity_option(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
-    )
+    final = _sparsity_option(config, "sparsity", FedSparsify.sparsity)
+    initial = _sparsity_option(config, "initial", 0)
     if initial > final:
         raise ConfigError(
             f"method.options.initial={initial} with method.options.sparsity={final}: the sparsity of a model "
@@ -225,10 +224,8 @@ class TrainingParts:
         if isinstance(local, StepLocal):
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
         elif isinstance(local, ScheduledLocal):
-            falls = {"cosine": cosine, "linear": linear}
-            chosen = (
-                falls[local.schedule](rounds) if isinstance(local.schedule, str) else factors_by_round(local.schedule)
-            )
+            falls, given = {"cosine": cosine, "linear": linear}, local.schedule
+            chosen = falls[given](rounds) if isinstance(given, str) else factors_by_round(given)
         else:
             decay = local.learning_rate_decay
             return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}

@@ -69,12 +69,12 @@ def privacy_target_of(
         masks=choices.sends_mask_probabilities(config, specification),
     )
     privacy_target: PrivacyTarget = _STAGES[type(table)].calibrated(table, settings)
+    mechanism, accountant = privacy_target.mechanism, privacy_target.accountant
     if table.release == "sum":
-        adjacency, slots = privacy_target.mechanism.adjacency, privacy_target.slots
+        adjacency, slots = mechanism.adjacency, privacy_target.slots
         choices.check_aborts(config, adjacency=adjacency, slots=slots, tolerance=tolerance)
     rounds = config.federation.rounds
-    if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
-        epsilons(
-            privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
-        )  # raises if the mechanism has no account
+    if privacy_target.noise_multiplier is not None or accountant != "best":
+        # raises if the mechanism has no account
+        epsilons(mechanism, delta=privacy_target.delta, rounds=rounds, accountant=accountant)
     return privacy_target

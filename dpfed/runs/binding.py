@@ -216,9 +216,8 @@ def _binding_metadata(binding: Binding) -> dict[str, str]:
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
     """Raise RunError if the checkpoint belongs to another run."""
     now = _binding_metadata(binding)
-    other = [
-        name for name in ("run", "population", "start", "own_code", "public_start") if facts.get(name) != now.get(name)
-    ]
+    names = ("run", "population", "start", "own_code", "public_start")
+    other = [name for name in names if facts.get(name) != now.get(name)]
     if other:
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
         raise RunError(

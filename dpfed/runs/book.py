@@ -124,9 +124,8 @@ class LedgerBook:
         project = self.project.ledger
         own, charged = self.ledger.shared_releases, project_releases_of(self.run_name, self.project)
         paid = {line.nonce for line in charged}
-        before = Counter(
-            one.round for one in own if one.nonce is None
-        )  # lines without a nonce have simulated noise, or are of version 0.2
+        # lines without a nonce have simulated noise, or are of version 0.2
+        before = Counter(one.round for one in own if one.nonce is None)
         there = Counter(line.round for line in charged if line.nonce is None)
         lost = sorted((before - there).keys())
         lost += [one.round for one in own if one.nonce not in paid and one.round < rounds_done]

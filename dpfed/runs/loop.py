@@ -99,10 +99,8 @@ def run(
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project, viewers=viewers)
         outcome = opened.run_all_rounds(InProcessClients(seeds=experiment.seeds), stop)
-    except (
-        TrainingFailed
-    ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
-        raise
+    except TrainingFailed:
+        raise  # other processes are waiting for this process's rows, so a message would block; its end ends them
     except BaseException:
         _stop_other_processes(experiment)
         raise
@@ -335,12 +333,10 @@ class Run:
     def _write_report(self, report: Callable[[], CheckpointReport], epsilon: float | None) -> None:
         """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         experiment, state = self.experiment, self.state
+        run, last = experiment.config.run, experiment.config.federation.rounds
         scores: Scores = {"test_accuracy": None, "test_loss": None}
         majority = None
-        if (
-            state.round % experiment.config.run.evaluate_every == 0
-            or state.round == experiment.config.federation.rounds
-        ):
+        if state.round % run.evaluate_every == 0 or state.round == last:
             found, majority = self._public_code.scores(evaluated_weights(experiment.readout, state))
             scores |= found
 

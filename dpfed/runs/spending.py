@@ -47,11 +47,8 @@ def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_don
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
     lines = [release for release in before if isinstance(release, Release)]
-    if (
-        privacy_target.charge_varies
-        or privacy_target.schedule is not None
-        or schedule_of(privacy_target.mechanism) is not None
-    ):
+    scheduled = privacy_target.schedule is not None or schedule_of(privacy_target.mechanism) is not None
+    if scheduled or privacy_target.charge_varies:
         return VaryingRounds(privacy_target, experiment.config.federation.rounds, lines)
     return EqualRounds(privacy_target, experiment.config.federation.rounds, len(lines))
 
