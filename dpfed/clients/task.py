@@ -204,12 +204,9 @@ class LocalTask:
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """Return the clients at the positions `rows` of the schedule, at the start of the round."""
-        steps = self.schedule.steps[rows]
-        walk = self.course.begin(
-            RoundStart(
-                broadcast=self.broadcast, clients=self.clients[rows], steps=steps, number=self.round, seeds=self.seeds
-            )
-        )
+        clients, steps = self.clients[rows], self.schedule.steps[rows]
+        start = RoundStart(broadcast=self.broadcast, clients=clients, steps=steps, number=self.round, seeds=self.seeds)
+        walk = self.course.begin(start)
         if self.kept is not None:
             entries, changes = self.kept
             walk.weights[:, entries] += changes[rows]

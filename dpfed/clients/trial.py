@@ -298,9 +298,8 @@ class _Trial:
         """
         self._seconds(1)  # the first step also loads libraries
         few = min(4, self._wanted)
-        each = (
-            max(min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)), 0) / few
-        )
+        longer, shorter = (min(self._seconds(steps), self._seconds(steps)) for steps in (few + 1, 1))
+        each = max(longer - shorter, 0) / few
         room = SECONDS / max(each, 1e-6)
         least = min(self._wanted, _STEPS) if room > _STEPS else 1
         return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
