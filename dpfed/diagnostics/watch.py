@@ -59,12 +59,7 @@ def probe(rows: Tensor) -> Tensor:
 def probe_of(vector: Tensor) -> int | float:
     """Return the probe of one vector [k] as a number for JSON; products of floats are computed in float64."""
     rows = vector[None]
-    return json_number(probe(rows.double() if vector.is_floating_point() else rows))
-
-
-def json_number(value: Tensor) -> int | float:
-    """Return a scalar as a number for JSON."""
-    return float(value) if value.is_floating_point() else int(value)
+    return probe(rows.double() if vector.is_floating_point() else rows).item()
 
 
 _DIGESTED = 1 << 14
@@ -321,7 +316,7 @@ class RoundWatch:
         if not self._bounded or self.released is None or self._summed is None:
             return None
         return Probes(
-            added=None if self.added_probe is None else json_number(self.added_probe),
+            added=None if self.added_probe is None else self.added_probe.item(),
             summed=self._summed,
             bits=self._stages.bits,
             filled=0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -298,11 +298,6 @@ class CheckpointReport:
     mask_entropy: Count | None = None
     diagnostics: RoundRecord
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
-
-    @property
-    def round_record(self) -> RoundRecord:
-        """Record of the round, with the scores of its canaries."""
-        return replace(self.diagnostics, canaries=self.canaries)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object that is stored in the checkpoint."""

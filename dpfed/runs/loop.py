@@ -353,7 +353,7 @@ class Run:
                 uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
                 aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
             )
-            self._folder.append_round(line, saved.round_record)
+            self._folder.append_round(line, replace(saved.diagnostics, canaries=saved.canaries))
             self._lines.append(line)
 
         self._files.write(write)
