@@ -8,6 +8,7 @@ import torch
 from dpfed.audit.round.method_setting import audit_upload
 from dpfed.mechanisms import dithered
 from dpfed.mechanisms.dithered import DitheredNoise
+from tests.dpfed.audit.fault_layers import few_cohorts
 from tests.dpfed.audit.run_folders import failed, records, run
 
 SLICES, STD, PER_CLIENT = dithered._Slices.of, DitheredNoise._std, DitheredNoise._client_slices
@@ -33,10 +34,11 @@ FAULTS = {
 
 @pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("fault", sorted(FAULTS))
+@few_cohorts
 def test_a_fault_is_found(monkeypatch, fault):
     monkeypatch.setattr(*FAULTS[fault])
     settings = ["federation.sampling=poisson"] if fault.startswith("missing") else []
-    assert audit_upload("dp-dithered", settings=settings).verdict == "fail"
+    assert audit_upload("dp-dithered", settings=settings, draws=100_000).verdict == "fail"
 
 
 @pytest.mark.slow

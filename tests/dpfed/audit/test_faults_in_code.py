@@ -32,7 +32,7 @@ from dpfed.stages.project import Project
 
 from ...rounds import configured
 from . import run_folders
-from .fault_layers import case
+from .fault_layers import case, few_cohorts
 from .run_faults import STEP
 
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
@@ -55,6 +55,7 @@ def test_a_round_divided_by_its_uploads_shows_their_number(monkeypatch):
 
 
 @pytest.mark.parametrize("planted", [False, True])
+@few_cohorts
 def test_a_charge_for_another_sampling_is_found(monkeypatch, planted):
     if planted:
         monkeypatch.setattr(GaussianNoise, "_release_with", with_half_the_sampling)
@@ -211,6 +212,7 @@ def test_a_ledger_takes_no_charge_that_forgets_the_count(tmp_path, monkeypatch):
     )
 
 
+@few_cohorts
 def test_the_audit_of_a_configuration_keeps_its_options_and_names_what_it_lacks(tmp_path, monkeypatch):
     monkeypatch.setattr(noise_checks, "_COUNTS", 30)
     config = configured("privacy.adaptive.quantile=0.5", "federation.sampling=fixed", "model.hidden=[2]")

@@ -17,6 +17,8 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project, SharedMask, top_indices
 from dpfed.stages.stage import Map
 
+from .fault_layers import few_cohorts
+
 SMALL = "model.hidden=[2]"
 PRIVATE = (SMALL, "privacy.clip_norm=1", "privacy.noise_multiplier=1")
 COINS = (SMALL, "privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
@@ -158,6 +160,7 @@ def with_stage(stage):
     ],
     ids=range(10),
 )
+@few_cohorts
 def test_stages_and_maps_of_ones_own_under_audit(makes, settings, failed):
     methods.register("mine")(makes)
     done = audit_upload("mine", settings=settings, draws=2_000)
@@ -165,6 +168,7 @@ def test_stages_and_maps_of_ones_own_under_audit(makes, settings, failed):
     assert done.verdict == ("fail" if failed else "pass")
 
 
+@few_cohorts
 def test_a_code_in_front_of_the_clip_does_not_hide_who_scales_whom():
     compress.register("honest")(Honest)
     methods.register("mine", scheme="honest")(with_stage(DividesByTheLargest))
@@ -172,7 +176,8 @@ def test_a_code_in_front_of_the_clip_does_not_hide_who_scales_whom():
 
 
 @pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("settings", [COINS, ("method.keep=0.5",)])
+@pytest.mark.parametrize("settings", [COINS, (*COINS, "method.keep=0.5")])
+@few_cohorts
 def test_masks_of_ones_own_with_any_probabilities_pass(settings):
     methods.register("mine", masks=True)(lambda s: s.coins(s.coordinates_of_signs()))
     assert audit_upload("mine", settings=settings, draws=2_000).verdict == "pass"

@@ -23,7 +23,7 @@ SETTINGS = (
     "federation.clients=60",
     "federation.cohort=8",
     "federation.sampling=fixed",
-    "method.public_epochs=5",
+    "method.public_epochs=3",
 )
 RUN = ("run", "fed-smp-topk-digits", *(word for one in SETTINGS for word in ("--set", one)))
 

@@ -16,6 +16,7 @@ from dpfed.methods.catalogue import METHODS
 from dpfed.runs.experiment import build
 
 from .broken_rounds import no_clip_after_the_scale
+from .fault_layers import few_cohorts
 
 SMALL = "model.hidden=[2]"
 QUICK = {"draws": 10_000}
@@ -23,6 +24,7 @@ QUICK = {"draws": 10_000}
 
 @pytest.mark.slow_but_one_in(28)
 @pytest.mark.parametrize("name", audited_methods())
+@few_cohorts
 def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     done = audit_upload(name, settings=[SMALL], **QUICK)
     assert done.verdict == "pass", [check for check in done.checks if not check.passed]
