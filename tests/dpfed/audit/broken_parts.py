@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import torch
 
-from accounting.budget import FixedSize, Poisson
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import EncodedRows, FixedPoint
@@ -124,24 +123,6 @@ class ShowsTheCount(Clip):
 def with_part(noise, part):
     """Gaussian noise with this part of its multiplier."""
     return replace(noise, noise_multiplier=part * noise.noise_multiplier)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LessNoise(GaussianNoise):
-    """Draws a part of the noise that is charged."""
-
-    part: float
-
-    def client(self, rows, ids, now):
-        return self._drawn.client(rows, ids, now)
-
-    def server(self, total, now):
-        return self._drawn.server(total, now)
-
-    @property
-    def _drawn(self):
-        kept = {one.name: getattr(self, one.name) for one in fields(GaussianNoise)}
-        return GaussianNoise(**kept | {"noise": with_part(self.noise, self.part)})
 
 
 class ChosenBeforeTheNoise(GaussianNoise):
@@ -278,62 +259,6 @@ class Of32Bits(FromASeed):
     def bits(self, count, purpose, *path):
         words = np.random.SeedSequence(int.from_bytes(os.urandom(4), "little")).generate_state(count, np.uint64)
         return np.asarray(words)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """One cohort for all rounds, charged as those of a plan."""
-
-    clients: int
-    cohort: int
-    charged: type = FixedSize
-    ids = None
-
-    @property
-    def law(self):
-        return self.charged(cohort=self.cohort).cohorts(self.clients).law
-
-    @property
-    def expected(self):
-        return float(self.cohort)
-
-    def sample(self, randomness, number):
-        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, 0)
-
-
-class WithRepeats(Drawn):
-    """Draws with replacement."""
-
-    def sample(self, randomness, number):
-        drawn = randomness.uniform(self.cohort, "cohort", number) * self.clients
-        return np.sort(drawn.astype(np.int64))
-
-
-class NeverEmpty(Drawn):
-    """Poisson sampling that tries again where nobody was drawn."""
-
-    def sample(self, randomness, number):
-        for again in range(1000):
-            drawn = Poisson(cohort=self.cohort).cohorts(self.clients).sample(randomness, number + 1000 * again)
-            if len(drawn):
-                return drawn
-        raise AssertionError("nobody")
-
-
-class FixedSizeCalledPoisson(Drawn):
-    @property
-    def law(self):
-        return Poisson(cohort=self.cohort).cohorts(20).law
-
-    def sample(self, randomness, number):
-        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, number)
-
-
-class PoissonOfFixedRate(FixedSizeCalledPoisson):
-    """The twin: a client more or less leaves the others' coins as they were."""
-
-    def sample(self, randomness, number):
-        return np.flatnonzero(randomness.uniform(self.clients, "cohort", number) < self.law.probability)
 
 
 class RoundsAwayFromZero(FixedPoint):

@@ -1,4 +1,7 @@
-"""Rounds that keep their claim, and the same with a stage left out, added or replaced, or another part broken."""
+"""Rounds that keep their claim, and the same with a stage left out, added or replaced, or another part broken.
+
+Each function that begins with `other_` or `changed_` returns a maker of the two; the others are such makers.
+"""
 
 from __future__ import annotations
 
@@ -7,103 +10,79 @@ from dataclasses import replace
 
 import numpy as np
 
-from accounting.budget import FixedSize, Poisson
+from accounting.mechanisms.samplings.planned import Cohorts
 from dpfed.compress.sparse import TopK
-from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.mechanisms.integers import Integers
 from dpfed.stages.clip import Clip, Weigh
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 
 from ...rounds import with_after
-from .broken_parts import (
-    KEPT,
-    AddsTheSumItself,
-    Changed,
-    ChargesNothingForNobody,
-    ChosenBeforeTheNoise,
-    ClipsBeforeTheMap,
-    ClipsBeforeTheScale,
-    ClipsEveryLayer,
-    ClipsWithSlack,
-    Drawn,
-    DrawsWithoutFloor,
-    FixedSizeCalledPoisson,
-    ForgetsTheLastClient,
-    ForgetsTheRound,
-    FromASeed,
-    HalfCharged,
-    LessNoise,
-    LetsALittleMoreThrough,
-    MaskOfPrivateSamples,
-    NeverEmpty,
-    Of32Bits,
-    PoissonOfFixedRate,
-    RemembersTheSum,
-    RoundsAwayFromZero,
-    ShowsTheCount,
-    Unbounded,
-    WithoutFloor,
-    WithRepeats,
-    clamped,
-    fields_of,
-    tiled,
-)
+from . import broken_parts as parts
+from .broken_parts import KEPT, fields_of
 from .fault_layers import case
 
-SHARES = ("privacy.placement=clients",)
-WIDE = "model.hidden=[8]"  # d = 610: more draws a round
 UPLOADS = ("privacy.release=uploads", "privacy.adjacency=zero-out")
 
 
-def shares_too_small():
-    twin = case("dp-fedavg", *SHARES)
-    return twin, twin.replacing(GaussianNoise, lambda noise: replace(noise, shares=16))
+def changed_stage(kind, made, *settings, method="dp-fedavg"):
+    """What `made` makes of the stage of this kind in its place."""
+
+    def make():
+        twin = case(method, *settings)
+        return twin, twin.replacing(kind, made)
+
+    return make
+
+
+def other_stage(kind, wrong, *settings, method="dp-fedavg"):
+    """A stage of class `wrong`, with the fields of the sound one."""
+    return changed_stage(kind, lambda one: wrong(**fields_of(one)), *settings, method=method)
+
+
+def other_draws(wrong, *settings):
+    """Noise of another source than the sound one, which is given to `wrong`."""
+    return changed_stage(GaussianNoise, lambda one: replace(one, randomness=wrong(one.randomness)), *settings)
+
+
+def _changed(noise, change):
+    return replace(noise, randomness=parts.Changed(noise.randomness, change))
+
+
+def changed_draws(change, *settings):
+    """Normal draws, changed by a function of them."""
+    return changed_stage(GaussianNoise, lambda noise: _changed(noise, change), *settings)
+
+
+def other_sampler(law, sample):
+    """Cohorts of 20 clients that are drawn otherwise, charged as those of the law."""
+    sound = law.cohorts(20)
+    wrong = type("Planted", (Cohorts,), {"sample": sample})(**fields_of(sound))
+
+    def make():
+        twin = case("dp-fedavg")
+        return twin.having(sampler=lambda method: sound), twin.having(sampler=lambda method: wrong)
+
+    return make
+
+
+def other_source(made):
+    def make():
+        twin = case("dp-fedavg")
+        return twin, twin.having(randomness=lambda method: made())
+
+    return make
 
 
 def no_clip_after_the_scale():
     twin = case("fed-smp-randk")
     scale = twin.one_round.projection.scale
-    return twin, twin.replacing(Clip, lambda clip: ClipsBeforeTheScale(scale=scale))
-
-
-def half_the_sensitivity():
-    twin = case("dp-fedavg", "privacy.adjacency=replace-one")
-    return twin, twin.replacing(GaussianNoise, lambda noise: HalfCharged(**fields_of(noise)))
+    return twin, twin.replacing(Clip, lambda clip: parts.ClipsBeforeTheScale(scale=scale))
 
 
 def clip_by_layer():
     twin = case("dp-fedavg")
-    return twin, twin.replacing(Clip, lambda clip: ClipsEveryLayer(layout=twin.layout))
-
-
-def noise_lost_with_dropouts():
-    """Shares sized for four, of which two arrive."""
-    twin = case("dp-fedavg", *SHARES, "aggregation.tolerance=0.5")
-    return twin, twin.replacing(GaussianNoise, lambda noise: replace(noise, shares=None))
-
-
-def with_less_noise(twin, part):
-    return twin.replacing(GaussianNoise, lambda noise: LessNoise(**fields_of(noise), part=part))
-
-
-def noise_short():
-    twin = case("dp-fedavg", WIDE)
-    return twin, with_less_noise(twin, 0.99)
-
-
-def noise_again():
-    twin = case("dp-fedavg")
-    return twin, _with_draws(twin, ForgetsTheRound)
-
-
-def fixed_size_called_poisson():
-    twin = case("dp-fedavg")
-    return (
-        twin.having(sampler=lambda method: PoissonOfFixedRate(clients=20, cohort=2)),
-        twin.having(sampler=lambda method: FixedSizeCalledPoisson(clients=20, cohort=2)),
-    )
+    return twin, twin.replacing(Clip, lambda clip: parts.ClipsEveryLayer(layout=twin.layout))
 
 
 def _top_of_noisy():
@@ -112,36 +91,20 @@ def _top_of_noisy():
 
 def chosen_before_the_noise():
     twin = _top_of_noisy()
-    return twin, twin.replacing(GaussianNoise, lambda noise: ChosenBeforeTheNoise(**fields_of(noise)))
+    return twin, twin.replacing(GaussianNoise, lambda noise: parts.ChosenBeforeTheNoise(**fields_of(noise)))
 
 
 def noise_for_fewer_entries():
     twin = _top_of_noisy()
-    return twin, with_less_noise(twin, math.sqrt(KEPT / twin.one_round.method.clients.course.size))
-
-
-OF_THE_MASK = (
-    *("privacy.clip_metric=euclidean", "privacy.edge=", "privacy.linf_clip=0.4"),
-    *("mask.bound=", "mask.edge=0.2"),
-)
-"""Coins of the mask's probabilities, which come near 0 and 1, and not of how far they move."""
-
-
-def no_floor():
-    twin = case("fedpm", *OF_THE_MASK)
-    return twin, twin.replacing(PrivateCoins, lambda coins: WithoutFloor(**fields_of(coins)))
-
-
-def no_floor_where_coins_are_drawn():
-    twin = case("fedpm", *OF_THE_MASK)
-    return twin, twin.replacing(PrivateCoins, lambda coins: DrawsWithoutFloor(**fields_of(coins)))
+    part = math.sqrt(KEPT / twin.one_round.method.clients.course.size)
+    return twin, twin.replacing(GaussianNoise, lambda noise: _changed(noise, lambda drawn: part * drawn))
 
 
 def no_clip_of_scalars():
     twin = case("fedscalar", "method.shared=true", "method.options.projections=1")
     norm = twin.one_round.state.clip_norm
-    early = twin.replacing(Project, lambda project: ClipsBeforeTheMap(**fields_of(project), norm=norm))
-    return twin, early.replacing(Clip, lambda clip: Unbounded())
+    early = twin.replacing(Project, lambda project: parts.ClipsBeforeTheMap(**fields_of(project), norm=norm))
+    return twin, early.replacing(Clip, lambda clip: parts.Unbounded())
 
 
 def weighted_by_examples():
@@ -149,104 +112,29 @@ def weighted_by_examples():
     return twin, twin.changing(lambda stages: with_after(stages, Encode, weigh))
 
 
-def empty_round_is_free():
-    twin = case("dp-fedavg")
-    return twin, twin.replacing(GaussianNoise, lambda noise: ChargesNothingForNobody(**fields_of(noise)))
-
-
-def biased_rounding():
-    twin = case("dp-fedavg", "privacy.noise=discrete-gaussian", "aggregation.steps=5")
-    return twin, twin.replacing(
-        Integers, lambda one: replace(one, fixed_point=RoundsAwayFromZero(**fields_of(one.fixed_point)))
-    )
-
-
-def clip_with_slack():
-    twin = case("dp-fedavg")
-    return twin, twin.replacing(Clip, lambda clip: ClipsWithSlack())
-
-
-def a_little_more_let_through():
-    twin = case("dp-fedavg")
-    return twin, twin.replacing(Clip, lambda clip: LetsALittleMoreThrough())
-
-
-def clients_that_bypass_the_clip():
-    twin = case("dp-fedavg")
-    return twin, twin.replacing(Clip, lambda clip: ForgetsTheLastClient())
-
-
-def count_without_noise():
-    adaptive = ("quantile=0.5", "rate=0.2", "count_noise_std=2.0")
-    twin = case("dp-fedavg", *(f"privacy.adaptive.{one}" for one in adaptive))
-    return twin, twin.replacing(Clip, lambda clip: ShowsTheCount(**fields_of(clip)))
-
-
 def part_of_the_sum_in_the_model():
-    twin, remembers = case("dp-fedavg"), RemembersTheSum()
+    twin, remembers = case("dp-fedavg"), parts.RemembersTheSum()
     seen = twin.changing(lambda stages: with_after(stages, GaussianNoise, remembers))
     return twin, seen.having(
-        server=lambda method: AddsTheSumItself(**fields_of(method.server), kept=remembers.kept, part=0.1)
+        server=lambda method: parts.AddsTheSumItself(**fields_of(method.server), kept=remembers.kept, part=0.1)
     )
 
 
-def _with_draws(twin, wrong):
-    return twin.replacing(GaussianNoise, lambda noise: replace(noise, randomness=wrong(noise.randomness)))
-
-
-def noise_clamped():
-    twin = case("dp-fedavg", WIDE)
-    return twin, _with_draws(twin, lambda source: Changed(source, clamped))
-
-
-def noise_tiled():
-    twin = case("dp-fedavg", WIDE)
-    return twin, _with_draws(twin, lambda source: Changed(source, tiled))
-
-
-def _with_choice(twin, made):
-    return twin.replacing(Project, lambda project: replace(project, choice=made(project.choice)))
+def _choosing(choice_of):
+    twin = case("fed-smp-topk")
+    return twin, twin.replacing(Project, lambda project: replace(project, choice=choice_of(twin, project.choice)))
 
 
 def mask_of_private_samples():
-    twin = case("fed-smp-topk")
-    return twin, _with_choice(twin, lambda choice: MaskOfPrivateSamples(**fields_of(choice)))
-
-
-def _with_sampler(sound, wrong):
-    twin = case("dp-fedavg")
-    return twin.having(sampler=lambda method: sound), twin.having(sampler=lambda method: wrong)
+    return _choosing(lambda twin, choice: parts.MaskOfPrivateSamples(**fields_of(choice)))
 
 
 def public_samples_of_clients():
     """The first of the clients' samples are called public."""
-    twin = case("fed-smp-topk")
-    clients = twin.one_round.method.clients
 
-    def theirs(choice):
+    def theirs(twin, choice):
+        clients = twin.one_round.method.clients
         mine = clients.partition.indices[: len(choice.labels)]
         return replace(choice, inputs=clients.inputs[mine], labels=clients.labels[mine])
 
-    return twin, _with_choice(twin, theirs)
-
-
-def fixed_with_repeats():
-    return _with_sampler(FixedSize(cohort=5).cohorts(20), WithRepeats(clients=20, cohort=5))
-
-
-def one_cohort_for_all():
-    return _with_sampler(FixedSize(cohort=5).cohorts(20), Drawn(clients=20, cohort=5))
-
-
-def empty_cohort_redrawn():
-    return _with_sampler(Poisson(cohort=1).cohorts(20), NeverEmpty(clients=20, cohort=1, charged=Poisson))
-
-
-def secure_from_a_seed():
-    twin = case("dp-fedavg")
-    return twin, twin.having(randomness=lambda method: FromASeed())
-
-
-def secure_of_32_bits():
-    twin = case("dp-fedavg")
-    return twin, twin.having(randomness=lambda method: Of32Bits())
+    return _choosing(theirs)

@@ -11,7 +11,8 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.stages.clip import Clip, clip_rows, count_clipped
 
 from ...rounds import with_after
-from .broken_parts import Changed, ClipsOthers, WrongNormals, fields_of, with_part
+from .broken_parts import ClipsOthers, WrongNormals, fields_of, with_part
+from .broken_rounds import changed_draws, other_draws, other_stage
 from .fault_layers import Case, case
 
 WIDE = "model.hidden=[8]"
@@ -161,26 +162,6 @@ class ClipsByTheMean(Clip):
 # --- rounds
 
 
-def changed(change):
-    return lambda source: Changed(source, change)
-
-
-def _noise(wrong, *settings):
-    def make():
-        twin = case("dp-fedavg", WIDE, *settings)
-        return twin, twin.replacing(GaussianNoise, lambda noise: replace(noise, randomness=wrong(noise.randomness)))
-
-    return make
-
-
-def _stage(kind, wrong, *settings):
-    def make():
-        twin = case("dp-fedavg", WIDE, *settings)
-        return twin, twin.replacing(kind, lambda one: wrong(**fields_of(one)))
-
-    return make
-
-
 def _after_clip(made):
     def make():
         twin = case("dp-fedavg", WIDE)
@@ -190,22 +171,22 @@ def _after_clip(made):
 
 
 LATER_FAULTS = {
-    "last ten coordinates without noise": _noise(changed(last_ten)),
-    "one coordinate without noise": _noise(changed(sixth)),
-    "noise 1% short": _noise(changed(lambda values: 0.99 * values)),
-    "noise of odd rounds is that of the round before, negative": _noise(Anticorrelated),
-    "noise has correlation -0.5 with the round before": _noise(PartlyAnticorrelated),
-    "no noise in round 7": _noise(NoneInRoundSeven),
-    "neighbouring coordinates share half of their noise": _noise(Neighbouring),
-    "every hundredth draw of noise is zero": _noise(changed(sometimes_none)),
-    "half of the noise where the sum is long": _stage(GaussianNoise, SmallerForLargeSums),
-    "noise seeded by the number of rows inside the clip": _stage(GaussianNoise, SeededByTheCount),
+    "last ten coordinates without noise": changed_draws(last_ten, WIDE),
+    "one coordinate without noise": changed_draws(sixth, WIDE),
+    "noise 1% short": changed_draws(lambda values: 0.99 * values, WIDE),
+    "noise of odd rounds is that of the round before, negative": other_draws(Anticorrelated, WIDE),
+    "noise has correlation -0.5 with the round before": other_draws(PartlyAnticorrelated, WIDE),
+    "no noise in round 7": other_draws(NoneInRoundSeven, WIDE),
+    "neighbouring coordinates share half of their noise": other_draws(Neighbouring, WIDE),
+    "every hundredth draw of noise is zero": changed_draws(sometimes_none, WIDE),
+    "half of the noise where the sum is long": other_stage(GaussianNoise, SmallerForLargeSums, WIDE),
+    "noise seeded by the number of rows inside the clip": other_stage(GaussianNoise, SeededByTheCount, WIDE),
     "rows centred by a running mean": _after_clip(CentresRows),
     "error feedback kept by place": _after_clip(ErrorFeedbackByPlace),
-    "rows with NaN are kept": _stage(Clip, KeepsNotFinite),
-    "no clip in round 7": _stage(Clip, NoClipInRoundSeven),
-    "rows above 5,000 clip norms are not clipped": _stage(Clip, NoClipAbove),
-    "clipped to half the mean norm of the group": _stage(Clip, ClipsByTheMean),
+    "rows with NaN are kept": other_stage(Clip, KeepsNotFinite, WIDE),
+    "no clip in round 7": other_stage(Clip, NoClipInRoundSeven, WIDE),
+    "rows above 5,000 clip norms are not clipped": other_stage(Clip, NoClipAbove, WIDE),
+    "clipped to half the mean norm of the group": other_stage(Clip, ClipsByTheMean, WIDE),
 }
 
 

@@ -7,6 +7,7 @@ audit works out again has the same fault then, and it must be found all the same
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -51,7 +52,7 @@ def same(experiment):
     return experiment
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunFault:
     """`broken`: sound experiment to broken one; `patches`: (class, name, function) for the run and its audit."""
 
@@ -70,19 +71,15 @@ class RunFault:
         return self._failed(folder, seed, confidence, same, ())
 
     def _failed(self, folder, seed, confidence, broken, patches):
-        held = [patch.object(*one) for one in patches]
-        for one in held:
-            one.start()
-        try:
+        with ExitStack() as held:
+            for one in patches:
+                held.enter_context(patch.object(*one))
             experiment = build(parse(override(TABLES, [*self.settings, f"run.seed={seed}"]), source="test"))
             try:
                 federation.run(broken(experiment), folder)
             except ContradictoryBounds:
                 return {REFUSED}
             found = audit_run(folder, confidence=confidence)
-        finally:
-            for one in held:
-                one.stop()
         return {one.name for one in found.checks if one.passed is False}
 
 
@@ -317,19 +314,16 @@ MASK = "coordinates are chosen by public data"
 
 def drawn(name, sample, settings=(), check=MEMBERS):
     """A fault of the sampler."""
-    return RunFault(name=name, settings=settings, check=check, patches=((Cohorts, "sample", sample),))
+    return RunFault(name, check, settings, patches=((Cohorts, "sample", sample),))
 
 
 FAULTS = (
-    RunFault(name="a client of a group is not clipped", check=BOUNDED, broken=changing(unclipped)),
+    RunFault("a client of a group is not clipped", BOUNDED, broken=changing(unclipped)),
     RunFault(
-        name="the same, on integers under masks",
-        settings=("aggregation.kind=masked",),
-        check=BOUNDED,
-        broken=changing(unclipped),
+        "the same, on integers under masks", BOUNDED, settings=("aggregation.kind=masked",), broken=changing(unclipped)
     ),
-    RunFault(name="a row is summed twice", check=SUMS, broken=summed_twice),
-    RunFault(name="a twentieth of the noiseless sum moves the model", check=STEP, broken=leaking),
+    RunFault("a row is summed twice", SUMS, broken=summed_twice),
+    RunFault("a twentieth of the noiseless sum moves the model", STEP, broken=leaking),
     drawn("a fixed-size cohort drawn once", once, FIXED),
     drawn("a Poisson cohort drawn once", once),
     drawn("a fixed-size sampler with repeats", with_repeats, FIXED),
@@ -345,37 +339,34 @@ FAULTS = (
         check="cohort sizes follow the sampler",
     ),
     RunFault(
-        name="a top-k mask from private samples",
+        "a top-k mask from private samples",
+        MASK,
         settings=TOPK,
-        check=MASK,
         patches=((PublicTopMask, "for_round", of_private_samples),),
     ),
-    RunFault(name="clients' samples as the public ones", settings=TOPK, check=MASK, broken=private_public_set),
+    RunFault("clients' samples as the public ones", MASK, settings=TOPK, broken=private_public_set),
     RunFault(
-        name="secure draws from the seed",
-        settings=SECURE,
-        check="cohorts follow the seed only if simulated",
-        broken=from_the_seed,
+        "secure draws from the seed", "cohorts follow the seed only if simulated", settings=SECURE, broken=from_the_seed
     ),
-    RunFault(name="delta doubled", check="summary names what ran", broken=delta_doubled),
+    RunFault("delta doubled", "summary names what ran", broken=delta_doubled),
     RunFault(
-        name="an account at twice delta",
+        "an account at twice delta",
+        REFUSED,
         settings=("privacy.accountant=best",),
-        check=REFUSED,
         patches=((accountant, "_bound_by_accountant", at_twice_delta),),
     ),
-    RunFault(name="noise tiled over coordinates", settings=ALL, check=SHAPE, broken=with_noise(tiled)),
+    RunFault("noise tiled over coordinates", SHAPE, settings=ALL, broken=with_noise(tiled)),
     RunFault(
-        name="shares of noise tiled over coordinates",
+        "shares of noise tiled over coordinates",
+        SHAPE,
         settings=(*ALL, "privacy.placement=clients", "privacy.adjacency=zero-out"),
-        check=SHAPE,
         broken=with_noise(tiled),
     ),
-    RunFault(name="noise clamped at 3.5 standard deviations", settings=LONG, check=SHAPE, broken=with_noise(clamped)),
+    RunFault("noise clamped at 3.5 standard deviations", SHAPE, settings=LONG, broken=with_noise(clamped)),
     RunFault(
-        name="the adaptive clip's count without noise",
+        "the adaptive clip's count without noise",
+        "counts are noised",
         settings=("privacy.adaptive.quantile=0.5",),
-        check="counts are noised",
         broken=with_count(silent),
     ),
     drawn("balls-and-bins: the bins of the first epoch in every one", first_bins, BINS),
@@ -384,12 +375,7 @@ FAULTS = (
     drawn("secret lanes: those of the ids", published_lanes, SECRET_LANES),
     drawn("secret lanes: a lane for each epoch", a_lane_for_each_epoch, SECRET_LANES),
     drawn("secret lanes: by who else takes part", lanes_by_others, SECRET_LANES),
-    RunFault(
-        name="lanes: nothing is taken back",
-        settings=LANES,
-        check=SUMS,
-        patches=((Correlated, "noise", not_taken_back),),
-    ),
+    RunFault("lanes: nothing is taken back", SUMS, settings=LANES, patches=((Correlated, "noise", not_taken_back),)),
     drawn("balls-and-bins: an epoch skipped from its second round on", skipping, BINS),
     drawn("allocation: a participation too many", once_more, (*THIRDS, "federation.sampling=allocation")),
     drawn(
@@ -399,9 +385,9 @@ FAULTS = (
     ),
     drawn("correlated noise: clients come too soon", too_soon, TAKEN_BACK),
     RunFault(
-        name="correlated noise: nothing is taken back",
+        "correlated noise: nothing is taken back",
+        SUMS,
         settings=TAKEN_BACK,
-        check=SUMS,
         patches=((Correlated, "noise", not_taken_back),),
     ),
 )
