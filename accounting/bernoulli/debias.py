@@ -39,7 +39,7 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
     """
     values, floor, sigma = _checked(theta, c, noise_std)
     if sigma == 0:
-        return values if values.ndim else values[()]
+        return values[()]
     near, far = _distances_to_ends(values, floor, sigma)
     # Measured from the centre 1/2 and folded there, no terms cancel. expm1 gives exp(-near^2/2) - exp(-far^2/2): with
     # w = 1/2 - c and m = |theta - 1/2|, far^2 - near^2 = 4 w m / sigma^2.

@@ -180,14 +180,11 @@ def exact_epsilon(release: BernoulliChannel, rounds: int, delta: float) -> float
     move = min(high - low, slope * min(bound for bound in bounds if bound is not None)) * (1 + 1e-12)
     high = min(low + move, 1 - low)
     if rounds == 1 and release.dimension <= LARGEST_ENUMERATED:
-        return corner_epsilon(release.dimension, high, low, delta)
+        # The corners: `high` against `low` in j of the coordinates, and the reverse in the others.
+        corners = np.arange(release.dimension) < np.arange(release.dimension // 2, release.dimension + 1)[:, None]
+        pairs = ((np.where(corner, high, low), np.where(corner, low, high)) for corner in corners)
+        return max(channel_epsilon(delta, p=p, q=q) for p, q in pairs)
     return walk_epsilon(release.dimension * rounds, high, low, delta)
-
-
-def corner_epsilon(dimension: int, u: float, v: float, delta: float) -> float:
-    """Return the largest exact epsilon over all corners: j coordinates at (u, v) and the remaining ones at (v, u)."""
-    has_u_first = np.arange(dimension)[None] < np.arange(dimension // 2, dimension + 1)[:, None]
-    return max(channel_epsilon(delta, p=np.where(row, u, v), q=np.where(row, v, u)) for row in has_u_first)
 
 
 def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
@@ -204,7 +201,9 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     # Probabilities of the positive losses, in decreasing order of the loss.
     distribution = _walk_distribution(np.array([v, 1 - u - v, u]), steps)[: -steps - 1 : -1]
     losses = loss * np.arange(steps, 0, -1)
-    mass, other = np.cumsum(distribution), _decayed_sums(distribution, v / u)
+    # other[k]: e^loss[k] times the mass up to k of the second distribution, which itself would underflow; the sum over
+    # j <= k of distribution[j] (v / u)^(k-j).
+    mass, other = np.cumsum(distribution), scipy.signal.lfilter([1.0], [1.0, -v / u], distribution)
     if mass[-1] - other[-1] * v / u <= target:  # at epsilon = 0
         return 0.0
     # mass - other: divergence at epsilon equal to each loss; at the largest loss it is 0.
@@ -212,14 +211,6 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     if mass[last] <= target:  # by rounding the divergence is at most the target at this loss and slightly below it
         return float(losses[last])
     return float(min(steps * loss, losses[last] + math.log((mass[last] - target) / other[last])))
-
-
-def _decayed_sums(distribution: Floats, factor: float) -> Floats:
-    """Return sum over j <= k of distribution[j] factor^(k-j), for every k.
-
-    It is e^loss[k] times the mass up to k of the second distribution, which would underflow.
-    """
-    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -factor], distribution))
 
 
 def _walk_distribution(step: Floats, count: int) -> Floats:

@@ -91,11 +91,10 @@ class SumDivergences:
         """Return the relative slack that each dimension of a box adds to its bound."""
         j0, j1 = self._integer_range(low, high)
         missing = np.maximum(j1 - j0, 0)
-        span = high[:, 2] - low[:, 2]
+        t, span = high[:, 2], high[:, 2] - low[:, 2]
         spread = math.sqrt(self.cohort * self.c * (1 - self.c))
-        return np.stack(
-            [missing / (self.cohort - missing), np.zeros(len(span)), _chord_slack(span, high[:, 2], spread)], 1
-        )
+        chord_slack = np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2)
+        return np.stack([missing / (self.cohort - missing), np.zeros(len(span)), chord_slack], axis=1)
 
     def _evaluate(self, problem: Ints, low: Floats, high: Floats, slope: Floats) -> tuple[Floats, Floats]:
         """Return (the smallest of three upper bounds, an attained value) for each box; the latter only if j0 = j1.
@@ -151,10 +150,6 @@ class SumDivergences:
                 mass, tilt = self._distributions.window(index[block])
                 total[block], weight[block] = _moments(self.alpha[problem[block]], mass, tilt, t[block], kind)
         return total, weight
-
-
-def _chord_slack(span: Floats, t: Floats, spread: float) -> Floats:
-    return np.asarray(np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2))
 
 
 def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:

@@ -45,7 +45,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     other accounts are tighter.
     """
     target, rounds = require.open_probability(delta=delta), _kinds_of_rounds(mechanism)
-    variance = _first_order_variance(rounds)
+    # The first-order part of the variance of the likelihood ratio.
+    variance = sum(count * q * q * math.expm1(min(z**-2, 700.0)) for q, z, count in rounds)
     if not 1e-200 < variance < _LARGEST_VARIANCE:
         raise UnsupportedMechanism("central moments are for tiny sampling probabilities. Use 'best'.")
     digits = _SPARE_DIGITS + math.ceil(-max(_ORDERS) / 2 * math.log10(variance))  # m_k >= m_2^(k/2)
@@ -68,11 +69,6 @@ def _kinds_of_rounds(mechanism: Mechanism) -> _Rounds:
             )
         found.append((sampling.probability, noise.noise_multiplier, count))
     return found
-
-
-def _first_order_variance(rounds: _Rounds) -> float:
-    """Return the first-order part of the variance of the likelihood ratio."""
-    return sum(count * q * q * math.expm1(min(z**-2, 700.0)) for q, z, count in rounds)
 
 
 def _raw_moments(rounds: _Rounds) -> list[Decimal]:

@@ -182,43 +182,27 @@ def capped_profiles(losses: Floats, *, sampling: Sampling, adjacency: Adjacency,
     Direction of error: upper bound. Each of the two parts is attained by a pair, their mean is not. Under add-remove
     the result is the maximum over n - 1 and n other clients.
     """
-    profile_pairs = [
-        _mean_profiles(full, losses, sampling=sampling, adjacency=adjacency, noise_multiplier=noise_multiplier)
-        for full in sampling.full_rounds(adjacency)
-    ]
-    forth, back = zip(*profile_pairs, strict=True)
+
+    def mean_profiles(zeta: float, p: float) -> Orders:
+        """Return the mean of the profiles of rounds that are not full, and of full rounds, weighted by zeta."""
+        plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
+        restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}
+        displacing, zeroing = dict(restoring), zeroing_profile
+        if full_round_multiplier(sampling) < math.inf:  # only pairs are dominated: joint convexity, p H_g(2 clips)
+            displacing["noise_multiplier"], zeroing = full_round_multiplier(sampling), fixed_size_replacement_profile
+        if adjacency is Adjacency.REPLACE_ONE:
+            free = poisson_replacement_profile(losses, **plain)
+            both = (1 - zeta) * free + zeta * fixed_size_replacement_profile(losses, **displacing)
+            return both, both
+        if adjacency is Adjacency.ADD_REMOVE:
+            displacing["noise_multiplier"] /= 2
+            forth, back = removal_profile(losses, **displacing), addition_profile(losses, **displacing)
+        else:
+            forth, back = zeroing(losses, **displacing), restoring_profile(losses, **restoring)
+        return (
+            (1 - zeta) * removal_profile(losses, **plain) + zeta * forth,
+            (1 - zeta) * addition_profile(losses, **plain) + zeta * back,
+        )
+
+    forth, back = zip(*(mean_profiles(zeta, p) for zeta, p in sampling.full_rounds(adjacency)), strict=True)
     return np.maximum.reduce(forth), np.maximum.reduce(back)
-
-
-def _mean_profiles(
-    full: tuple[float, float],
-    losses: Floats,
-    *,
-    sampling: Sampling,
-    adjacency: Adjacency,
-    noise_multiplier: float,
-) -> Orders:
-    """Return the mean of the profiles of rounds that are not full, and of full rounds, weighted by zeta. full: (zeta,
-    p).
-    """
-    zeta, p = full
-    plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
-    restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}
-    displacing, zeroing = dict(restoring), zeroing_profile
-    if full_round_multiplier(sampling) < math.inf:  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
-        displacing["noise_multiplier"], zeroing = full_round_multiplier(sampling), fixed_size_replacement_profile
-    if adjacency is Adjacency.REPLACE_ONE:
-        free = poisson_replacement_profile(losses, **plain)
-        both = (1 - zeta) * free + zeta * fixed_size_replacement_profile(losses, **displacing)
-        return both, both
-    if adjacency is Adjacency.ADD_REMOVE:
-        displacing["noise_multiplier"] /= 2
-        forth = removal_profile(losses, **displacing)
-        back = addition_profile(losses, **displacing)
-    else:
-        forth = zeroing(losses, **displacing)
-        back = restoring_profile(losses, **restoring)
-    return (
-        (1 - zeta) * removal_profile(losses, **plain) + zeta * forth,
-        (1 - zeta) * addition_profile(losses, **plain) + zeta * back,
-    )
