@@ -176,7 +176,7 @@ def guarantee(
     """
     delta = require.open_probability(delta=delta)
     bound = _bound_by_accountant(mechanism, delta, accountant, conversion, precise)
-    lower, in_lanes = None, all(lower_bound.in_secret_lanes(part) for part, _ in parts_of(mechanism))
+    lower, in_lanes = None, all(sampling_of(part).secret_lanes for part, _ in parts_of(mechanism))
     if with_lower_bound and not in_lanes and pld.supports(with_whole_noise(mechanism)):
         lower = lower_bound.epsilon(mechanism, delta=delta)
     if lower is not None and not bound.violated:
@@ -386,40 +386,29 @@ def _adaptive_bound(mechanism: Mechanism, delta: float, precise: bool) -> _Bound
 
 
 def _exact_bound(mechanism: Mechanism, delta: float) -> _Bound:
-    return _Bound(epsilon=exact_epsilon(mechanism, delta=delta), method="exact")
-
-
-def has_exact(mechanism: Mechanism) -> bool:
-    """Return True if the mechanism repeats one release whose exact distribution can be computed."""
-    (release, rounds), *more = parts_of(mechanism)
-    times = _client_uploads(release, rounds)
-    return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)
-
-
-def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
-    """Return the largest number of participations of a client in these rounds if they are public; None if they are
-    secret.
-    """
-    schedule = schedule_of(release)
-    if schedule is None:
-        return rounds if unsampled(release) is release else None
-    return None if schedule.secret else schedule.most_participations(rounds)
-
-
-def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """Return epsilon by the exact distribution (`bernoulli.exact`).
-
-    Direction of error: upper bound.
-    Errors: UnsupportedMechanism if the distribution is unknown or takes too long to compute.
-    """
-    (release, rounds), *_ = parts_of(mechanism)
-    exact, times = account_of(unsampled(release)).exact, _client_uploads(release, rounds)
-    if exact is None or times is None or not has_exact(mechanism):
+    exact = exact_account(mechanism)
+    if exact is None:
         raise UnsupportedMechanism(
             "accountant='exact': only for individually visible Bernoulli uploads (bernoulli-channel) of one kind, "
             f"with up to {MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
-    return exact(unsampled(release), times, delta)
+    return _Bound(epsilon=exact(delta), method="exact")
+
+
+def exact_account(mechanism: Mechanism) -> Callable[[float], float] | None:
+    """Return epsilon by the exact distribution (`bernoulli.exact`) as a function of delta; None if it is unknown or
+    takes too long to compute.
+
+    The mechanism must repeat one release whose participants are public.
+    Direction of error: upper bound.
+    """
+    (release, rounds), *more = parts_of(mechanism)
+    noise, schedule = unsampled(release), schedule_of(release)
+    is_secret = noise is not release if schedule is None else schedule.secret
+    account, times = account_of(noise), rounds if schedule is None else schedule.most_participations(rounds)
+    if more or is_secret or account.exact is None or not account.exact_fits(noise, times):
+        return None
+    return partial(account.exact, noise, times)
 
 
 def _rdp_bound(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:

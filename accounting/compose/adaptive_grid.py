@@ -65,9 +65,7 @@ class Game:
             return None
         one_kind = len({RoundKind.of(part) for part, _ in parts} - {None}) == 1
         sequence = parts if one_kind else in_order(mechanism)
-        runs = [
-            (kind, count) for kind, count in ((RoundKind.of(part), count) for part, count in sequence or ()) if kind
-        ]
+        runs = [(kind, count) for part, count in sequence or () if (kind := RoundKind.of(part))]
         others = tuple((p, n) for p, n in parts if RoundKind.of(p) is None and sampling_of(p).probability > 0)
         if not runs:
             return None

@@ -112,8 +112,8 @@ class Values:
         """Return the values with one more round before all others.
 
         back: kernels of the exchanged neighbours; None if they are equal to `forth`."""
-        one = self._value_before_round(self.forward, self.reverse, forth)
-        two = one if back is None else self._value_before_round(self.reverse, self.forward, back)
+        one = self._value_before_round(forth)
+        two = one if back is None else self.exchanged()._value_before_round(back)
         return Values(grid=self.grid, forward=one, reverse=two, upper=self.upper)
 
     def with_rounds(self, runs: Sequence[tuple[Kind, int]], kernels: Mapping[Kind, Pair]) -> "Values":
@@ -152,10 +152,9 @@ class Values:
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
-    def _value_before_round(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
-        values_after = Values(grid=self.grid, forward=forth, reverse=back, upper=self.upper)
-        best = values_after.all_choices(kernels, values_after.spectrum()).max(axis=0)
-        best += values_after.charge() if self.upper else -values_after.charge()
+    def _value_before_round(self, kernels: Kernels) -> Floats:
+        best = self.all_choices(kernels, self.spectrum()).max(axis=0)
+        best += self.charge() if self.upper else -self.charge()
         best = np.clip(best, 0.0, 1.0)
         # Exact values decrease, so running minima are upper bounds, and running maxima from the right lower bounds.
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]

@@ -54,6 +54,7 @@ from accounting.mechanisms import (
     schedule_of,
     with_whole_noise,
 )
+from accounting.participation.ratio_distribution import normal_cell_masses
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
 """Probabilities for phi, as multiples of p."""
@@ -134,9 +135,7 @@ def _distributions_of_phi(chance: float, shift: float) -> tuple[LossDistribution
     lowest, edges = int(cells[0]), np.concatenate([[-np.inf], x[1:], [np.inf]])
 
     def phi_under(mean: float) -> LossDistribution:
-        z = edges - mean
-        masses = np.where(z[1:] > 0, -np.diff(scipy.special.ndtr(-z)), np.diff(scipy.special.ndtr(z)))
-        summed = np.bincount(cells - lowest, weights=masses)
+        summed = np.bincount(cells - lowest, weights=normal_cell_masses(edges - mean))
         return LossDistribution(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0)
 
     return phi_under(0.0), phi_under(shift)
@@ -194,15 +193,9 @@ def _renewal_counts(schedule: MinSeparation, count: int) -> Floats:
     state[:, 0] = schedule.probability
     state[0, 0] = 1 - rest_rounds * schedule.probability
     for _ in range(count):
-        free = state[0].copy()
-        participates = np.append(0.0, coin * free[:-1])
-        state[0] = (1 - coin) * free
-        if rest_rounds:
-            state[0] += state[1]
-            state[1:-1] = state[2:]
-            state[-1] = participates
-        else:
-            state[0] += participates
+        free = state[0]
+        state = np.vstack([state[1:], np.append(0.0, coin * free[:-1])])  # clients that participate rest longest
+        state[0] += (1 - coin) * free
     return np.asarray(state.sum(axis=0))
 
 
@@ -246,8 +239,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 def _lower_bound(mechanism: Mechanism, target: float) -> float:
     shift_squared, sampled = 0.0, list[tuple[SingleRelease, int]]()
     for part, count in parts_of(mechanism):
-        if in_secret_lanes(part) or gaussian_of(part) is None:
-            continue
+        if sampling_of(part).secret_lanes or gaussian_of(part) is None:
+            continue  # the lower bound of public lanes does not hold for secret ones
         shift = None if sampling_of(part).attack_is_weaker else loss_grid.squared_shift(part, count)
         if shift is not None:
             shift_squared += shift
@@ -271,13 +264,6 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
         losses = [one for part, count in sampled for one in _attack_losses(part, count, choice, tilt, interval)]
         bounds.append(_composed_epsilon(losses, interval, target))
     return max(0.0, *bounds)
-
-
-def in_secret_lanes(part: SingleRelease) -> bool:
-    """Return True for rounds in secret lanes, for which no lower bound is implemented: that of public lanes does not
-    hold.
-    """
-    return getattr(sampling_of(part), "secret_lanes", False)
 
 
 _Quantised = tuple[LossDistribution, float, int, float]
@@ -357,8 +343,7 @@ def _epsilon_of_distribution(distribution: LossDistribution, delta: float) -> fl
     zero stay negative, because rounding all of them upwards would increase delta. If rounding makes delta(epsilon)
     cross `delta` more than once, the first crossing is used.
     """
-    losses = distribution.spacing * (distribution.lowest + np.arange(len(distribution.masses), dtype=float))[::-1]
-    masses = distribution.masses[::-1]
+    losses, masses = distribution.losses[::-1], distribution.masses[::-1]
     above = distribution.infinite + np.cumsum(masses)
     most = np.maximum.accumulate(above)
     anchor = losses[min(int(np.searchsorted(most, delta)), len(losses) - 1)]

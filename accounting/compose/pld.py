@@ -154,18 +154,13 @@ def distribution(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LossAccount:
+class LossAccount(Continuous):
     """Account of releases by the loss distributions of the Gaussians that replace them.
 
-    laws: the distributions, and their tilted form if rounding errors need it. closeness, lost: log-ratio to the
-    replaced releases, and their part of delta. pairwise: as in `twins.Continuous`.
+    laws: the distributions, and their tilted form if rounding errors need it.
     """
 
-    mechanism: Mechanism
     laws: tuple[LossDistributions, ...]
-    closeness: float
-    lost: float
-    pairwise: bool
 
     @classmethod
     def of(cls, replacement: Continuous, interval: float, *, tilt: float = 0.0) -> "LossAccount":

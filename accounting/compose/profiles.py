@@ -19,6 +19,7 @@ from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.pld import LossDistributions
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian.sampled_profiles import symmetric_profile
 from accounting.mechanisms import Mechanism, parts_of
 
 _KNOTS = 4001
@@ -49,8 +50,7 @@ class Profile:
             raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
         size = np.abs(eps).ravel()
         delta = np.clip(self.above_zero(size), 0.0, 1.0).reshape(eps.shape)
-        mirrored = -np.expm1(-np.abs(eps)) + np.exp(-np.abs(eps)) * delta
-        return np.asarray(np.where(eps >= 0, delta, mirrored))
+        return symmetric_profile(eps, delta)
 
 
 def profile(

@@ -14,14 +14,7 @@ import numpy as np
 from accounting import require
 from accounting.arrays import Floats
 from accounting.compose import adaptive, loss_grid, pld, rdp
-from accounting.compose.accountant import (
-    Accountant,
-    analytic_epsilon,
-    epsilon,
-    exact_epsilon,
-    has_exact,
-    no_bound_message,
-)
+from accounting.compose.accountant import Accountant, analytic_epsilon, epsilon, exact_account, no_bound_message
 from accounting.compose.pld import LossAccount
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
@@ -229,7 +222,7 @@ class _RunningLosses:
         return self._accounts[release]
 
 
-def _one_release(account: LossAccount | Continuous) -> SingleRelease:
+def _one_release(account: Continuous) -> SingleRelease:
     ((release, _),) = parts_of(account.mechanism)
     return release
 
@@ -264,7 +257,8 @@ def epsilons(
     if plain_shift(mechanism) is not None and accountant in ("best", "pld"):
         return (epsilon(Composed(parts=((mechanism, count),)), delta=delta) for count in itertools.count(1))
     streams: list[Iterator[float]] = []
-    if accountant == "exact" or (accountant == "best" and has_exact(Composed(parts=((mechanism, rounds),)))):
+    planned = Composed(parts=((mechanism, rounds),))
+    if accountant == "exact" or (accountant == "best" and exact_account(planned) is not None):
         streams.append(_exact_epsilons(mechanism, delta))
     if accountant in ("best", "pld", "adaptive", "rdp"):
         try:
@@ -278,8 +272,8 @@ def epsilons(
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
-    runs = (Composed(parts=((mechanism, count),)) for count in itertools.count(1))
-    return (exact_epsilon(run, delta=delta) if has_exact(run) else math.inf for run in runs)
+    accounts = (exact_account(Composed(parts=((mechanism, count),))) for count in itertools.count(1))
+    return (math.inf if account is None else account(delta) for account in accounts)
 
 
 def _running_epsilons(mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant) -> Iterator[float]:

@@ -211,7 +211,7 @@ def _rounded_to_grid(weight: float, shift: float, threshold: float, spacing: flo
     cells = max(math.ceil(float(_likelihood_ratio(threshold, shift)) * weight / spacing), 1)
     edges = np.arange(1, cells) * (spacing / weight)
     x = np.concatenate([[-np.inf], (np.log(edges) + shift * shift / 2) / shift, [threshold]])
-    mass, mean = _normal_cell_masses(x), _normal_cell_masses(x - shift)
+    mass, mean = normal_cell_masses(x), normal_cell_masses(x - shift)
     upper = np.clip(mean * (weight / spacing) - np.arange(cells) * mass, 0.0, mass)
     return _split_to_edges(mass, upper) / (1 - _survival(threshold))
 
@@ -225,11 +225,11 @@ def _split_to_edges(mass: Floats, upper: Floats) -> Floats:
 
 def _masses_of_values(x: Floats, values: Floats, shift: float) -> Floats:
     """Return the masses of likelihood ratios: each cell between points x is split so that mass and mean are kept."""
-    mass, mean = _normal_cell_masses(x), _normal_cell_masses(x - shift)
+    mass, mean = normal_cell_masses(x), normal_cell_masses(x - shift)
     return _split_to_edges(mass, np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass))
 
 
-def _normal_cell_masses(x: Floats) -> Floats:
+def normal_cell_masses(x: Floats) -> Floats:
     """Return the normal masses of the intervals between the points x, computed in the tail without cancellation."""
     left, right = np.diff(scipy.special.ndtr(x)), -np.diff(scipy.special.ndtr(-x))
     return np.asarray(np.where(x[1:] > 0, right, left))

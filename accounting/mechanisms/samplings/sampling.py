@@ -51,6 +51,8 @@ class Sampling:
     """True if clients take part in turn, in an order that is public."""
     attack_is_weaker: ClassVar[bool] = False
     """True if no attack is known that reaches the account, which assumes a public order."""
+    secret_lanes: bool = False
+    """True if each client draws a secret lane once for a run."""
 
     if TYPE_CHECKING:
 
@@ -88,7 +90,10 @@ class Sampling:
 
     @property
     def turns_follow_ids(self) -> bool:
-        """True if ids of clients determine a public order, so that an added client must not change ids of others."""
+        """True if the clients' ids determine a public order of participation, in lanes or client by client.
+
+        Then adding a client must not change the id of another client, so an id must not be a position in a list.
+        """
         return False
 
     @property
@@ -208,18 +213,6 @@ class Schedule(Sampling):
         if not self.secret:
             return ()
         return (f"{self.name}: holds if clients are drawn independently of each other, and participation stays secret",)
-
-
-def turns_follow_ids(schedule: object) -> bool:
-    """Return True if the clients' ids determine a public order of participation, in lanes or client by client.
-
-    Then adding a client must not change the id of another client, so an id must not be a position in a list.
-
-    >>> from accounting.mechanisms import Cyclic, turns_follow_ids
-    >>> turns_follow_ids(Cyclic(period=3))
-    True
-    """
-    return isinstance(schedule, Sampling) and schedule.turns_follow_ids
 
 
 _LONGEST_LISTS = {"coefficients": 10_000, "weights": 20, "decays": 20}
