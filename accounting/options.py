@@ -43,12 +43,7 @@ def options_of(classes: Iterable[type]) -> dict[str, Option]:
         for each in fields(one):
             if "help" in each.metadata and each.name not in found:
                 default = None if each.default is MISSING else each.default
-                found[each.name] = Option(
-                    hint=hints[each.name],
-                    default=default,
-                    help=each.metadata["help"],
-                    alias=each.metadata.get("alias"),
-                )
+                found[each.name] = Option(hint=hints[each.name], default=default, **each.metadata)
     return found
 
 

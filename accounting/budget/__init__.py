@@ -6,13 +6,7 @@
 451
 """
 
-from accounting.budget.answers import (
-    Budget,
-    epsilon,
-    noise_multiplier,
-    rounds,
-    solve,
-)
+from accounting.budget.answers import Budget, epsilon, noise_multiplier, rounds, solve
 from accounting.budget.calibrate import multiplier_for
 from accounting.budget.coin_clip import clip_norm, largest_clip
 from accounting.budget.coins import BernoulliSums, BernoulliUploads

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from accounting import require
@@ -142,10 +143,7 @@ class _Solver(calibrate.Solver):
                 "rounds, and solve for epsilon or the noise multiplier."
             )
 
-        def run(count: int) -> Composed:
-            return plan.run(noise_multiplier, count)
-
-        reading, quick = self.readings(run, plan.delta, target, first=1)
+        reading, quick = self.readings(partial(plan.run, noise_multiplier), plan.delta, target, first=1)
 
         def reading_within_schedule(count: int) -> float:
             return math.inf if plan.most_rounds is not None and count > plan.most_rounds else reading(count)

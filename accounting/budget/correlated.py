@@ -262,8 +262,9 @@ class BandedNoise(CorrelatedNoise):
         if self.factorisation_power is not None:
             powers = factorisation.square_root(self.bands, power=self.factorisation_power)
             return {"coefficients": tuple(np.round(powers, 9).tolist())}
-        optimised_for = workload if self.factorisation == "optimised" else None
-        return {"coefficients": _banded_coefficients(self.bands, optimised_for, separation, participations)}
+        if self.factorisation == "square-root":
+            return {"coefficients": tuple(factorisation.square_root(self.bands).tolist())}
+        return {"coefficients": _banded_coefficients(self.bands, workload, separation, participations)}
 
     def first_column(self, rounds: int) -> tuple[float, ...]:
         """Return the first column of the best matrix for clients whose columns do not overlap."""
@@ -298,12 +299,11 @@ class BandedNoise(CorrelatedNoise):
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
         """Return the mechanism of one of `rounds` rounds, as a ledger line states it."""
-        sampler = setting.sampler
         if setting.sampling.name != "balls-and-bins":
             return super().round(setting, noise_multiplier, rounds)
         coefficients = self.stream(setting, require.count(rounds=rounds)).coefficients
         noise = Gaussian(noise_multiplier=require.noise_multiplier(noise_multiplier), adjacency=setting.adjacency)
-        return subsample(noise, replace(cast(BallsAndBinsSchedule, sampler), coefficients=coefficients))
+        return subsample(noise, replace(cast(BallsAndBinsSchedule, setting.sampler), coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds and of earlier releases; under poisson that of the rounds of one client
@@ -361,13 +361,9 @@ class BufferedNoise(CorrelatedNoise):
 
 @lru_cache(maxsize=256)
 def _banded_coefficients(
-    bands: int, workload: Workload | None, separation: int, participations: int | None
+    bands: int, workload: Workload, separation: int, participations: int | None
 ) -> tuple[float, ...]:
-    """Return the optimised first column of a banded matrix, which takes a second. workload None: the square root of the
-    prefix-sum matrix, in closed form.
-    """
-    if workload is None:
-        return tuple(factorisation.square_root(bands).tolist())
+    """Return the optimised first column of a banded matrix, which takes a second."""
     from accounting.factorisation import optimise
 
     return tuple(optimise.banded(bands, workload, separation=separation, participations=participations).tolist())

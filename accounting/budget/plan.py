@@ -215,8 +215,6 @@ class Plan(Setting):
         """
         return self.mechanism.first(self, self._given_or_planned_multiplier(noise_multiplier), count, of=of)
 
-    first = first_rounds  # its name up to version 0.2
-
     def _given_or_planned_multiplier(self, given: float | None) -> float | None:
         return self.noise_multiplier if given is None else given
 
@@ -238,9 +236,8 @@ class Plan(Setting):
         }
         found: dict[str, Any] = {"clients": self.clients}
         parts: tuple[Any, ...] = (self.sampling, self, self.mechanism)
-        for part in parts:
-            given = {each.name: getattr(part, each.name) for each in fields(part)}
-            found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
+        given = ((each, getattr(part, each.name)) for part in parts for each in fields(part))
+        found |= {each.name: value for each, value in given if value != each.default}
         del found["sampling"], found["mechanism"]
         if "scale" in found and found["scale"] == parts[-1].default_scale(self):
             del found["scale"]
