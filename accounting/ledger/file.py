@@ -85,7 +85,7 @@ class Ledger:
     def released_rounds(self) -> ReleasedRounds:
         """Releases of all clients, with the rounds of every schedule by their numbers."""
         new = self.entries[self._lines_released :]
-        if self._released is None or any(isinstance(one, Aborted) and one.nonce is not None for one in new):
+        if self._released is None or _revoked_nonces(new):
             self._released, new = ReleasedRounds(), self.entries_in_force
         for entry in new:
             _add_entry(self._released, entry)
@@ -95,12 +95,10 @@ class Ledger:
     @property
     def entries_in_force(self) -> list[Entry]:
         """Entries in order, without revoked charges and the lines that revoke them."""
-        void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
+        void = _revoked_nonces(self.entries)
         if not void:
             return self.entries
         return [one for one in self.entries if isinstance(one, LocalRelease | Purchase) or one.nonce not in void]
-
-    standing = entries_in_force  # its name up to version 0.2
 
     @property
     def releases(self) -> list[Release | LocalRelease]:
@@ -215,8 +213,6 @@ class Ledger:
         """
         self._take_lines(_lines(self.path, self._size))
 
-    look = refresh  # its name up to version 0.2
-
     def _take_lines(self, lines: Iterable[bytes]) -> bool:
         """Append the entries of these lines to the ledger; return True if the last line is incomplete."""
         for line in lines:
@@ -278,7 +274,7 @@ class Ledger:
         self.entries += new
         self._chain, self._size = chain, self._size + len(data)
         self._heads += heads
-        if not any(isinstance(one, Aborted) and one.nonce is not None for one in new):
+        if not _revoked_nonces(new):
             self._released, self._lines_released = released, len(self.entries)
 
     def mechanism(self) -> Composed | None:
@@ -395,6 +391,10 @@ class Ledger:
             stated,
             notes=(*stated.notes, f"epsilon is that of the client with the largest epsilon, which made {steps} steps"),
         )
+
+
+def _revoked_nonces(entries: Iterable[Entry]) -> set[str]:
+    return {entry.nonce for entry in entries if isinstance(entry, Aborted) and entry.nonce is not None}
 
 
 def _repeated(released: Iterable[Release | LocalRelease]) -> list[tuple[int, SingleRelease]]:

@@ -24,9 +24,6 @@ from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from accounting.rounding import downwards, upwards
 
-PATIENCE = 60.0
-"""Seconds to wait for another process that holds the lock."""
-
 _PAUSE_SECONDS = 0.005
 """Seconds of pause after the release of the lock: a process that charges in a tight loop would block all others."""
 
@@ -162,8 +159,6 @@ class ProjectLedger:
         stored_head = backups.read_head(self.ledger.path)
         self.ledger.refresh()
         self._check_head(stored_head)
-
-    look = refresh  # its name up to version 0.2
 
     def require_population(self, population: str | None) -> None:
         """Raise LedgerError unless `population` is the fingerprint of this project's clients."""
@@ -436,7 +431,7 @@ def _population_of(line: Release | Purchase) -> str | None:
 def _lock_held(lock: FileLock) -> Iterator[None]:
     """Hold the lock inside the context, and pause after its release."""
     try:
-        with backups.lock_held(lock, "charged", seconds=PATIENCE):
+        with backups.lock_held(lock, "charged", seconds=backups.PATIENCE):
             yield
     finally:
         time.sleep(_PAUSE_SECONDS)

@@ -3,22 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from accounting import require
 from accounting.compose.unit_currency import with_stream
 from accounting.errors import InvalidParameter
 from accounting.ledger.entries import Release, plan_from, plan_to_list, single_release_from
-from accounting.mechanisms import (
-    BallsAndBins,
-    Cyclic,
-    SingleRelease,
-    gaussian_of,
-    sampling_of,
-    schedule_of,
-    unsampled,
-)
+from accounting.mechanisms import BallsAndBins, Cyclic, SingleRelease, gaussian_of, sampling_of, schedule_of, unsampled
 from accounting.rounding import downwards
 
 Plan = tuple[tuple[SingleRelease, int], ...]
@@ -124,13 +116,8 @@ def priced_plan(plan: Plan, rounds: Rounds | None) -> Plan:
 
 def runs_of_rounds(numbers: Iterable[int]) -> Rounds:
     """Return increasing round numbers as pairs (first, number of consecutive rounds)."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1] = runs[-1][0], runs[-1][1] + 1
-        else:
-            runs.append((number, 1))
-    return tuple(runs)
+    runs = [list(run) for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    return tuple((run[0][1], len(run)) for run in runs)
 
 
 def is_in_rounds(number: int, rounds: Rounds) -> bool:

@@ -18,14 +18,7 @@ from copy import copy
 from dataclasses import replace
 
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms.descriptions import (
-    Composed,
-    SingleRelease,
-    Subsampled,
-    gaussian_of,
-    schedule_of,
-    unsampled,
-)
+from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, gaussian_of, schedule_of, unsampled
 from accounting.mechanisms.samplings.sampling import Schedule, noise_matrix
 
 _ROUNDING = 1 + 1e-15

@@ -25,7 +25,6 @@ from accounting.mechanisms import (
     noise_matrix,
     simultaneous,
     subsample,
-    turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.planned import Sampler
@@ -131,7 +130,7 @@ class GaussianNoise(Private):
         least = least_uploads(int(who.expected), run.tolerance) if in_shares else None
         # Adding or removing one client would add or remove a share of noise, or an upload.
         kept = uploads or (in_shares and law.takes_all)
-        kept |= turns_follow_ids(law)  # else one client added would change the turns of others
+        kept |= law.turns_follow_ids  # else one client added would change the turns of others
         default = Adjacency.ZERO_OUT if kept else law.base_adjacency(Adjacency.ADD_REMOVE)
         plain = cls(
             noise=Gaussian(noise_multiplier=1.0, adjacency=Adjacency.of(table.adjacency or default)),

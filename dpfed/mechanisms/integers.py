@@ -21,7 +21,6 @@ from accounting.mechanisms import (
     repeated,
     sampling_of,
     subsample,
-    turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.independent import rarely_exceeded
@@ -211,7 +210,7 @@ class IntegerNoise(Private):
         known = law.fixed_size or law.takes_all
         filled = law.independent and (in_shares or secure)
         _refuse_schedules(table, law, secure=secure)
-        default = Adjacency.ZERO_OUT if in_shares or turns_follow_ids(law) else Adjacency.ADD_REMOVE
+        default = Adjacency.ZERO_OUT if in_shares or law.turns_follow_ids else Adjacency.ADD_REMOVE
         adjacency = Adjacency.of(table.adjacency or law.base_adjacency(default))
 
         uploads = int(who.expected)

@@ -201,15 +201,9 @@ class FullParticipation(Sampling):
 
     name: ClassVar[str] = "all"
     takes_all: ClassVar[bool] = True
-
-    @property
-    def probability(self) -> float:
-        """Probability that one client takes part: 1."""
-        return 1.0
-
-    @property
-    def secret_in_lane(self) -> bool:
-        return False
+    probability: ClassVar[float] = 1.0
+    """Probability that one client takes part: 1."""
+    secret_in_lane: ClassVar[bool] = False
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
         return np.arange(clients)

@@ -45,7 +45,6 @@ class CyclicSchedule(Schedule):
         return self.period
 
     turns = rounds_apart
-    separation = rounds_apart  # its name up to version 0.3
 
     @property
     def probability(self) -> float:
@@ -121,18 +120,15 @@ class ShuffledSchedule(Schedule):
 
     @property
     def period(self) -> int:
-        """Number of rounds of an epoch."""
+        """Number of rounds of an epoch, after which participation is drawn anew."""
         return self.clients // self.cohort
+
+    epoch = period
 
     @property
     def probability(self) -> float:
         """Probability that one client takes part in a given round."""
         return self.cohort / self.clients
-
-    @property
-    def epoch(self) -> int:
-        """Rounds after which participation is drawn anew."""
-        return self.period
 
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
         return (

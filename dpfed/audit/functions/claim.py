@@ -21,9 +21,9 @@ from accounting.mechanisms import (
     PoissonSampling,
     Subsampled,
     gaussian_of,
-    plain_gaussian,
     sampling_of,
     subsample,
+    unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.independent import shift_in_clips
@@ -215,7 +215,7 @@ def _mechanism_claim(claim: Any, delta: float, adjacency: str | None) -> Functio
     own = Adjacency.of(claim.adjacency)
     if adjacency is not None and Adjacency.of(adjacency) is not own:
         raise ConfigError(f"adjacency={adjacency!r}: the claimed mechanism has adjacency {own}. Leave adjacency out.")
-    plain = plain_gaussian(claim)
+    plain = gaussian_of(claim) if unsampled(claim) is claim else None
     epsilon = accountant.epsilon(claim, delta=delta)
     return FunctionClaim(
         description=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
