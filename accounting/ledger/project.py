@@ -24,6 +24,9 @@ from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from accounting.rounding import downwards, upwards
 
+PATIENCE = 60.0
+"""Seconds to wait for another process that holds the lock."""
+
 _PAUSE_SECONDS = 0.005
 """Seconds of pause after the release of the lock: a process that charges in a tight loop would block all others."""
 
@@ -431,7 +434,7 @@ def _population_of(line: Release | Purchase) -> str | None:
 def _lock_held(lock: FileLock) -> Iterator[None]:
     """Hold the lock inside the context, and pause after its release."""
     try:
-        with backups.lock_held(lock, "charged", seconds=backups.PATIENCE):
+        with backups.lock_held(lock, "charged", seconds=PATIENCE):
             yield
     finally:
         time.sleep(_PAUSE_SECONDS)
