@@ -187,7 +187,7 @@ def composed(parts: Sequence[tuple[LossDistribution, int]]) -> LossDistribution:
     for law, count in parts:
         transform *= scipy.fft.rfft(law.masses, length) ** count
     wrapped = scipy.fft.irfft(transform, length)
-    finite = sum(count * math.log1p(-law.infinite) for law, count in parts)
+    finite = sum(count * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, count in parts)
     lowest = sum(law.lowest * count for law, count in parts)
     spacing, tilt = parts[0][0].spacing, parts[0][0].tilt
     scale = sum(law.scale * count for law, count in parts)

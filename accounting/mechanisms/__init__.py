@@ -11,6 +11,7 @@ from accounting.mechanisms.descriptions import (
     in_order,
     noise_of,
     parts_of,
+    plain_gaussian,
     repeated,
     sampling_of,
     schedule_of,
@@ -31,7 +32,13 @@ from accounting.mechanisms.samplings.independent import (
 )
 from accounting.mechanisms.samplings.public_orders import CyclicSchedule as Cyclic
 from accounting.mechanisms.samplings.public_orders import ShuffledSchedule as Shuffled
-from accounting.mechanisms.samplings.sampling import CorrelatedRounds, Sampling, Schedule, noise_matrix
+from accounting.mechanisms.samplings.sampling import (
+    CorrelatedRounds,
+    Sampling,
+    Schedule,
+    noise_matrix,
+    turns_follow_ids,
+)
 from accounting.mechanisms.samplings.separation import MinSeparationSchedule as MinSeparation
 from accounting.mechanisms.stream_rounds import ReleasedRounds, StreamRounds
 
@@ -69,11 +76,13 @@ __all__ = [
     "noise_matrix",
     "noise_of",
     "parts_of",
+    "plain_gaussian",
     "repeated",
     "sampling_of",
     "schedule_of",
     "simultaneous",
     "subsample",
+    "turns_follow_ids",
     "unsampled",
     "with_whole_noise",
 ]

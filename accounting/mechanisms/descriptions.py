@@ -306,6 +306,17 @@ def _with_whole_noise(release: SingleRelease) -> SingleRelease:
     return whole if noise is release else subsample(whole, sampling_of(release))
 
 
+def plain_gaussian(release: SingleRelease) -> Gaussian | None:
+    """Return the release if it is Gaussian noise without sampling, else None.
+
+    >>> from accounting import Gaussian, PoissonSampling, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    >>> plain_gaussian(subsample(noise, PoissonSampling(probability=0.1))) is None
+    True
+    """
+    return gaussian_of(release) if unsampled(release) is release else None
+
+
 def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = None) -> Composed:
     """Return `rounds` rounds of `release`, after the composition `before` on the same clients.
 

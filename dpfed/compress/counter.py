@@ -164,6 +164,9 @@ def random_subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     return chosen
 
 
+subset = random_subset  # its name up to version 0.3
+
+
 def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield (start, random 64-bit integers) of one stream, a few at a time."""
     for _, first, _, words in _drawn_pieces(seed, purpose, 0, size, _WORDS):

@@ -57,6 +57,8 @@ class Reader:
         self.at += count
         return self.content[self.at - count : self.at]
 
+    take = take_bytes  # its name up to version 0.3
+
     def integer(self, width: int, what: str) -> int:
         return int.from_bytes(self.take_bytes(width, what), "little")
 

@@ -336,6 +336,9 @@ def batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     return Batch(dimension, torch.from_numpy(seeds), fields)
 
 
+batched = batch  # its name up to version 0.3
+
+
 @dataclass(frozen=True)
 class Batch:
     """Checked payloads: d, seeds int64 [c], and the fields by name, `batch["scale"]`, each [c, count]."""

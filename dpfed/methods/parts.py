@@ -263,3 +263,6 @@ class TrainingParts:
             tau=server.tau,
             averaged=averaged,
         )
+
+
+ServerParts = TrainingParts  # old name, up to version 0.3

@@ -23,6 +23,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import bound_of_moves, is_linear, sums_integers, weights_by_samples
 from dpfed.methods.parts import TrainingParts, fedsparsify_scheme, scheme_of_method
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
+from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import integer_encoding, most_uploads
 from dpfed.participation.sampling import canaries_of
 from dpfed.randomness import Randomness
@@ -54,6 +55,11 @@ class Settings(TrainingParts):
     randomness: Randomness
     seeds: Seeds
     public: Public | None
+
+    @property
+    def facts(self) -> MethodSpecification:
+        """Old name of `specification`, up to version 0.3."""
+        return self.specification
 
     @property
     def size(self) -> int:
@@ -214,6 +220,8 @@ class Settings(TrainingParts):
             return self.largest_in_public(self.kept)
         return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
 
+    coordinates_of_coins = coordinates_of_signs  # old name, up to version 0.3
+
     def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
         """Return the map of updates to sign probabilities, of the public size `bound`.
 
@@ -229,6 +237,8 @@ class Settings(TrainingParts):
         if sent not in self._privacy_targets:
             self._privacy_targets[sent] = privacy_target_of(self.config, self.specification, sent, self.randomness)
         return self._privacy_targets[sent]
+
+    goal = privacy_target  # old name, up to version 0.3
 
     @cached_property
     def _privacy_targets(self) -> dict[int, PrivacyTarget]:

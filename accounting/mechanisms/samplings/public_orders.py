@@ -45,6 +45,7 @@ class CyclicSchedule(Schedule):
         return self.period
 
     turns = rounds_apart
+    separation = rounds_apart  # its name up to version 0.3
 
     @property
     def probability(self) -> float:

@@ -215,6 +215,11 @@ class Schedule(Sampling):
         return (f"{self.name}: holds if clients are drawn independently of each other, and participation stays secret",)
 
 
+def turns_follow_ids(schedule: object) -> bool:
+    """Return `turns_follow_ids` of a sampling, False for other objects: its name up to version 0.3."""
+    return isinstance(schedule, Sampling) and schedule.turns_follow_ids
+
+
 _LONGEST_LISTS = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
 

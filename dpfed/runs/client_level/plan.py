@@ -89,6 +89,8 @@ class PlanParts:
         """Return the privacy target of rounds in which clients send `sent` numbers of their update."""
         return privacy_target_of(self.config, method_specification(self.config.method.name), sent, self.randomness)
 
+    goal = privacy_target  # old name, up to version 0.3
+
     def private(self, sent: int) -> tuple[Stage, ...]:
         """Return the last stages of a chain for rows [c, sent]: clipping, the planned noise, and encoding.
 
@@ -103,6 +105,8 @@ class PlanParts:
         )
         return *privacy_target.stages, wire
 
+
+Parts = PlanParts  # old name, up to version 0.3
 
 StagesOf = Callable[[PlanParts], Stages]
 
