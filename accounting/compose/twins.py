@@ -93,7 +93,8 @@ def _replacement(part: SingleRelease, count: int, lost: float | None) -> Continu
         closeness = count * closeness if sampling.probability > 0 else 0.0
         release = twin if noise is part else Subsampled(mechanism=twin, sampling=sampling)
         return Continuous(mechanism=release, closeness=closeness)
-    if lost is not None and (above := _dominating_gaussian(part, lost)) is not None:
+    above = None if account.dominating_mu is None or lost is None else _dominating_gaussian(part, lost)
+    if above is not None and lost is not None:
         return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
     return Continuous(mechanism=part, closeness=0.0)
 
