@@ -25,13 +25,13 @@ def profile_at(values, epsilon):
     return max(values.forward[k], values.reverse[k])
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     ("clients", "cohort", "sigma", "rounds", "adjacency", "most", "least"),
     [
         (6000, 100, 1.4, 180, "replace-one", 3.2430, 3.2395),
-        (6000, 100, 1.4, 180, "zero-out", 2.4491, 2.4470),
         (650, 100, 1.0, 60, "replace-one", 25.69, 25.67),
+        (6000, 100, 1.4, 180, "zero-out", 2.4491, 2.4470),
         (300, 30, 4.0, 60, "replace-one", 1.0617, 1.0609),
     ],
 )
