@@ -257,8 +257,9 @@ def epsilons(
     if plain_shift(mechanism) is not None and accountant in ("best", "pld"):
         return (epsilon(Composed(parts=((mechanism, count),)), delta=delta) for count in itertools.count(1))
     streams: list[Iterator[float]] = []
-    planned = Composed(parts=((mechanism, rounds),))
-    if accountant == "exact" or (accountant == "best" and exact_account(planned) is not None):
+    if accountant == "exact" or (
+        accountant == "best" and exact_account(Composed(parts=((mechanism, rounds),))) is not None
+    ):
         streams.append(_exact_epsilons(mechanism, delta))
     if accountant in ("best", "pld", "adaptive", "rdp"):
         try:

@@ -70,13 +70,13 @@ def append(path: Path, lines: bytes, *, mode: int = 0o666) -> None:
         os.close(descriptor)
 
 
-def kept_key(path: Path, new: Callable[[], bytes], *, begun: bool) -> bytes:
+def kept_key(path: Path, new: Callable[[], bytes], *, has_begun: Callable[[], bool]) -> bytes:
     """Return the key in this file, or the one that `new` gives if the file is missing or nothing has begun with it.
 
     The file is written only if nothing has begun: a lost key is not replaced, so that it can be restored. Errors:
     LedgerError.
     """
-    key = read_key(path)
+    key, begun = read_key(path), has_begun()
     if key is None or not begun:
         key = new()
     if not begun:

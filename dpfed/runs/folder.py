@@ -164,8 +164,9 @@ class RunFolder:
         The key is new, from `new`, if the run has not begun or population.key is missing. With a new key, the existing
         ledger and checkpoint of the run are refused as those of another run. Raises LedgerError.
         """
-        begun = self.ledger.exists() or self._checkpoint.exists()
-        return durable_files.kept_key(self.path / "population.key", new, begun=begun)
+        return durable_files.kept_key(
+            self.path / "population.key", new, has_begun=lambda: self.ledger.exists() or self._checkpoint.exists()
+        )
 
     def schedule_key(self, new: bytes) -> bytes:
         """Return the key from which the participation schedule is drawn; `new` if the run has not begun.

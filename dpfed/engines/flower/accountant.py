@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +88,8 @@ def noisy_sum_of(event: Any) -> NoisySum:
 
     Raises InvalidParameter for numbers out of range.
     """
-    given = event if isinstance(event, Mapping) else {one.name: getattr(event, one.name) for one in fields(NoisySum)}
+    read = event.__getitem__ if isinstance(event, Mapping) else partial(getattr, event)
+    given = {one.name: read(one.name) for one in fields(NoisySum)}
     found = NoisySum(
         noise_multiplier=require.positive(noise_multiplier=given["noise_multiplier"]),
         sample_size=require.count(sample_size=given["sample_size"]),

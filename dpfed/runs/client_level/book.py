@@ -150,8 +150,11 @@ def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None)
 
     new: key of a new ledger; None if it is drawn from the operating system's randomness
     """
-    file, begun = path.with_name(f"{path.name}.key"), path.exists() or backups.head_path(path).exists()
-    key = durable_files.kept_key(file, lambda: new or regular_file.new_key(), begun=begun)
+    key = durable_files.kept_key(
+        path.with_name(f"{path.name}.key"),
+        lambda: new or regular_file.new_key(),
+        has_begun=lambda: path.exists() or backups.head_path(path).exists(),
+    )
     return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()
 
 
