@@ -49,8 +49,8 @@ def test_killed_while_a_thread_writes_the_files_a_run_keeps_its_promises(tmp_pat
 
 
 SETTINGS = (
-    "federation.rounds=60", "model.hidden=[4]", "federation.clients=24", "federation.cohort=8", "privacy.accountant=rdp",
-    "data.train_samples=240", "data.test_samples=50", "local.epochs=1",
+    "federation.rounds=60", "model.hidden=[4]", "federation.clients=24", "federation.cohort=8",
+    "privacy.accountant=rdp", "data.train_samples=240", "data.test_samples=50", "local.epochs=1",
 )  # fmt: skip
 WORDS = [word for one in SETTINGS for word in ("--set", one)]
 EARLIER = """
