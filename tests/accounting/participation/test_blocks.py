@@ -55,7 +55,7 @@ def test_numbers_of_participations_are_exact_fractions(inside, rounds, count):
 
 
 def test_the_first_block_of_rests_is_exact():
-    """That of a separation of 15 is on a page (`test_page.py`)."""
+    """A page states the block of a separation of 15 (`test_page.py`)."""
     assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
     (first, _), *_ = dominating_blocks(MinSeparation(separation=4, probability=0.2), 3)
     assert first == OnceInBlock(weights=((0.2, 3),))

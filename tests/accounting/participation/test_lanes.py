@@ -59,7 +59,7 @@ def divergences(patterns, c, rounds, z, epsilons, seed=3):
     [(4, 4, 2, 2), (8, 4, 2, 2), (6, 6, 3, 2), (7, 4, 2, 2), (6, 6, 2, 1), (5, 2, 2, 2)],
 )
 def test_all_lanes_are_below_the_account_and_one_attains_it(rounds, bins, lanes, bands):
-    """By 100,000 draws of all patterns, 5 standard errors: a wrong alarm with probability below 1e-5 a case."""
+    """Draws 100,000 of all patterns, 5 standard errors: a wrong alarm with probability below 1e-5 a case."""
     c, z, epsilons = square_root(bands), 1.1, np.array([0.1, 0.7, 1.5])
     schedule = BallsAndBins(bins=bins, lanes=lanes, coefficients=tuple(c))
     claimed = profile(of(schedule, rounds, z))(epsilons)

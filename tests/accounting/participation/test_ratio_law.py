@@ -35,7 +35,7 @@ def above_truth(found, truth, *, within):
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("q", [1 / 60, 0.5, 1.0])
 def test_the_first_round_of_an_epoch_is_poisson_sampling(shift, q):
-    """With q = 1 it is the Gaussian mechanism."""
+    """The first round with q = 1 is the Gaussian mechanism."""
     forth, back = divergences(of((q, 1)), shift, LOSSES)
     above_truth(forth, removal_profile(LOSSES, sampling_probability=q, noise_multiplier=1 / shift), within=1e-2)
     above_truth(back, addition_profile(LOSSES, sampling_probability=q, noise_multiplier=1 / shift), within=1e-2)

@@ -26,7 +26,7 @@ UPLOADS = ("privacy.release=uploads", "privacy.adjacency=zero-out")
 
 
 def changed_stage(kind, made, *settings, method="dp-fedavg"):
-    """What `made` makes of the stage of this kind in its place."""
+    """Replaces the stage of this kind by what `made` makes of it."""
 
     def make():
         twin = case(method, *settings)

@@ -61,7 +61,7 @@ class Case:
         return self.having(stages=lambda method: change(method.stages))
 
     def replacing(self, kind, made):
-        """What `made` makes of the stage of this kind in its place."""
+        """Replaces the stage of this kind by what `made` makes of it."""
         return self.changing(lambda stages: stages.replace_stage(kind, made))
 
 

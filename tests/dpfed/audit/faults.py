@@ -55,7 +55,7 @@ def with_biased_rounding(one):
 
 
 def fault(name, make, *layers, **true):
-    """Where nothing is said of what is true, the true epsilon is infinite."""
+    """A fault whose true epsilon is infinite unless `true` says otherwise."""
     return Fault(name=name, make=make, layers=layers, **(true or {"epsilon": math.inf}))
 
 

@@ -1,5 +1,7 @@
 """Replay audits of other people's code: sizes, removal, coupled draws, files, NaN values, sizes of noise, messages."""
 
+# ruff: noqa: NPY002 - users' code draws from numpy's global generator, and a replay must follow it
+
 import json
 import os
 import random
@@ -28,7 +30,7 @@ def clip(row):
 
 
 def noised(scale=1.0, **options):
-    return mechanism(lambda t: t + np.random.normal(scale=scale, size=3), sensitivity=1.0, **options)  # noqa: NPY002
+    return mechanism(lambda t: t + np.random.normal(scale=scale, size=3), sensitivity=1.0, **options)
 
 
 def rows_of(own):
@@ -99,7 +101,7 @@ def one_by_one(rng):
 
 
 def permuted(data, own):
-    return np.isin(np.arange(len(own)), np.random.permutation(len(own))[:6])  # noqa: NPY002
+    return np.isin(np.arange(len(own)), np.random.permutation(len(own))[:6])
 
 
 def test_marked_draws_are_coupled_and_their_divisor_is_found():
@@ -121,7 +123,7 @@ def test_draws_by_place_neither_pass_with_a_fault_nor_fail_without():
 def test_every_way_to_call_a_draw_is_followed():
     def train(own):
         random.sample(population=range(5), k=2)
-        np.random.choice(np.array(5))  # noqa: NPY002
+        np.random.choice(np.array(5))
         np.random.default_rng(1).choice(np.array(5))
         torch.randperm(n=5)
         return noised()(sum(rows_of(own)))
@@ -156,7 +158,7 @@ def test_a_public_number_leaves_sizes_and_sensitivity_to_be_tested():
     assert replay(sizes, n_is_public=True).verdict == "fail"
     double = called(
         lambda own: (
-            mechanism(lambda t: t + np.random.normal(size=3), sensitivity=2.0, adjacency="replace-one")(  # noqa: NPY002
+            mechanism(lambda t: t + np.random.normal(size=3), sensitivity=2.0, adjacency="replace-one")(
                 sum(rows_of(own))
             )
             / len(own)
@@ -196,7 +198,7 @@ WRITTEN = {
     "losses.csv": named("losses.csv"),
     "keys": named("a.json", lambda own: json.dumps(dict.fromkeys(order(own), 1))),
     "white space": named("a.json", lambda own: "{}" + " " * order(own)[0]),
-    "in a run folder of somebody": named("a/diagnostics.jsonl", lambda own: f'{{"loss": {own[0].sum()}}}\n'),
+    "in a folder that is no run": named("a/diagnostics.jsonl", lambda own: f'{{"loss": {own[0].sum()}}}\n'),
     "link": lambda own, out: (out / "c").symlink_to(f"d{digit(own)}"),
     "folder": lambda own, out: (out / f"b{digit(own)}").mkdir(),
     "mode": with_mode,
@@ -228,7 +230,7 @@ def test_order_and_sets_of_a_result_are_compared(value):
 
 
 def test_a_run_in_a_folder_lists_the_operators_files_and_does_not_pass_add_remove_with_a_public_number():
-    """Its ledger has add-remove, and of a public number only pairs of as many clients are tried."""
+    """The ledger has add-remove, and of a public number only pairs of as many clients are tried."""
 
     def call(data, out):
         dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=out / "runs" / "one", progress=False)
@@ -247,17 +249,16 @@ def test_a_run_in_a_folder_lists_the_operators_files_and_does_not_pass_add_remov
 @pytest.mark.parametrize(
     ("f", "words"),
     [
-        # NPY002: user code draws from numpy's global generator, and a replay must follow it.
-        (lambda t: t + np.random.normal(size=t.shape), ""),  # noqa: NPY002
-        (lambda t: t + np.random.laplace(scale=0.5**0.5, size=t.shape), ""),  # noqa: NPY002
-        (lambda t: t + np.random.normal(scale=1.2, size=t.shape), ""),  # noqa: NPY002
-        (lambda t: t + np.random.normal(scale=0.99, size=t.shape), "noise is short"),  # noqa: NPY002
-        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(80) != 7), "no noise to"),  # noqa: NPY002
-        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(80) > 9), "no noise to 10"),  # noqa: NPY002
+        (lambda t: t + np.random.normal(size=t.shape), ""),
+        (lambda t: t + np.random.laplace(scale=0.5**0.5, size=t.shape), ""),
+        (lambda t: t + np.random.normal(scale=1.2, size=t.shape), ""),
+        (lambda t: t + np.random.normal(scale=0.99, size=t.shape), "noise is short"),
+        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(80) != 7), "no noise to"),
+        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(80) > 9), "no noise to 10"),
         (lambda t: t + np.random.default_rng(5).normal(size=t.shape), "consecutive calls"),
-        (lambda t: t + np.random.normal(size=t.shape) * (1.1 - 0.3 * (np.arange(80) < 5)), "short in 5"),  # noqa: NPY002
-        (lambda t: t + np.random.normal(), "noise of its coordinates"),  # noqa: NPY002
-        (lambda t: t + np.tile(np.random.normal(size=40), 2), "noise of its coordinates"),  # noqa: NPY002
+        (lambda t: t + np.random.normal(size=t.shape) * (1.1 - 0.3 * (np.arange(80) < 5)), "short in 5"),
+        (lambda t: t + np.random.normal(), "noise of its coordinates"),
+        (lambda t: t + np.tile(np.random.normal(size=40), 2), "noise of its coordinates"),
     ],
 )
 def test_a_stated_size_of_noise_is_tested(f, words):
@@ -282,7 +283,7 @@ def test_a_slow_mechanism_ends_at_the_time_limit(monkeypatch):
 
     def slow():
         time.sleep(0.002)
-        return np.random.normal(size=600)  # noqa: NPY002
+        return np.random.normal(size=600)
 
     assert noise_size.NoiseSize(f=slow, given=np.zeros(600), std=1.0).tested() == ""
     assert "short" in noise_size.NoiseSize(f=slow, given=np.zeros(600), std=1.2).tested()
@@ -298,7 +299,7 @@ def test_whole_numbers_of_a_long_vector_are_not_called_silent():
 def test_a_size_may_be_a_function_of_the_call():
     def train(own):
         def scaled(total, scale):
-            return total + np.random.normal(scale=scale, size=60)  # noqa: NPY002
+            return total + np.random.normal(scale=scale, size=60)
 
         f = mechanism(scaled, sensitivity=1.0, std=lambda total, scale: scale)
         return [f(np.pad(sum(rows_of(own)), (0, 57)), scale) for scale in (1.0, 2.0)]
@@ -326,7 +327,7 @@ def test_noise_in_all_coordinates_is_never_said_to_miss_one(seed):
 @pytest.mark.parametrize("where", [slice(None), slice(1)])
 def test_noise_that_is_not_a_number_in_one_run_only_is_found(where):
     def f(total):
-        noise = np.random.normal(size=3)  # noqa: NPY002
+        noise = np.random.normal(size=3)
         noise[where] *= np.nan if total[0] < 0 else 1.0
         return total + noise
 
@@ -401,7 +402,7 @@ def test_the_ranges_of_draws_are_followed(draw):
         rng, n = np.random.default_rng(1), len(own)
         at = {
             "Generator": lambda: rng.integers(n),
-            "numpy": lambda: np.random.randint(n),  # noqa: NPY002
+            "numpy": lambda: np.random.randint(n),
             "random": lambda: random.randrange(n),
             "torch": lambda: torch.randint(n, (1,)).item(),
         }[draw]()
