@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -71,9 +72,14 @@ def nothing() -> None:
     pass
 
 
+def put(owner: Any, **named: Any) -> None:
+    """Replace attributes that `owner` has: one that it has no longer would plant nothing, and raises AttributeError."""
+    mock.patch.multiple(owner, **named).start()
+
+
 def trial_of_varying_length() -> None:
     """Networks are tried for another number of steps in every run, as on a machine of varying speed."""
-    trial._Trial._trial_sizes = lambda self: (1 + os.getpid() % 5, 1)
+    put(trial._Trial, _trial_sizes=lambda self: (1 + os.getpid() % 5, 1))
 
 
 def clip_bypassed() -> None:
@@ -88,7 +94,7 @@ def clip_bypassed() -> None:
         out[here] = 3 * kept[here]
         return out
 
-    Clip.client = client
+    put(Clip, client=client)
 
 
 def private_mask() -> None:
@@ -98,7 +104,7 @@ def private_mask() -> None:
         own = replace(self, inputs=self.trainer.inputs[:137], labels=self.trainer.labels[:137])
         return before(own, weights, number, seeds)
 
-    PublicTopMask.for_round = for_round
+    put(PublicTopMask, for_round=for_round)
 
 
 def noiseless_row() -> None:
@@ -109,8 +115,8 @@ def noiseless_row() -> None:
         kept["row"] = out[-1].clone()
         return out
 
-    Clip.client = remember
-    Project.server = lambda self, total, now: server(self, total + 0.01 * kept["row"], now)
+    put(Clip, client=remember)
+    put(Project, server=lambda self, total, now: server(self, total + 0.01 * kept["row"], now))
 
 
 def row_grown_behind_its_bound() -> None:
@@ -121,7 +127,7 @@ def row_grown_behind_its_bound() -> None:
         out[:1] *= 1.5
         return out
 
-    Encode.client = grown
+    put(Encode, client=grown)
 
 
 def row_beside_the_sum() -> None:
@@ -137,22 +143,28 @@ def row_beside_the_sum() -> None:
         done = close(self)
         return replace(done, total=done.total + 0.01 * kept["row"])
 
-    Clip.client, PlainSum.close = remember, closing
+    put(Clip, client=remember)
+    put(PlainSum, close=closing)
 
 
 def realised_divisor() -> None:
-    Method.sum_divisor = lambda self, counted: float(len(counted) or 1)
+    put(Method, sum_divisor=lambda self, counted: float(len(counted) or 1))
 
 
 def count_without_noise() -> None:
     def next_norm(self, norm, centred, number):
         return norm * float(np.exp(-self.rate * (centred / self.cohort + 0.5 - self.quantile)))
 
-    AdaptiveClip.next_norm = next_norm
+    put(AdaptiveClip, next_norm=next_norm)
 
 
 def count_noise_of_zero() -> None:
-    AdaptiveClip._draw = lambda self, number: 0.0
+    before = AdaptiveClip.noisy_count
+
+    def noisy_count(self, centred_count, number):
+        return before(replace(self, count_noise_std=1e-300), centred_count, number)
+
+    put(AdaptiveClip, noisy_count=noisy_count)
 
 
 def validation_stays() -> None:
@@ -160,7 +172,7 @@ def validation_stays() -> None:
         rows = np.sort(generator.permutation(len(self.train_labels))[:count])
         return self, self.train_inputs[rows], self.train_labels[rows]
 
-    Dataset.carve_public = carve
+    put(Dataset, carve_public=carve)
 
 
 def private_step() -> None:
@@ -174,7 +186,8 @@ def private_step() -> None:
         other = replace(self, learning_rate=self.learning_rate * (1 + 0.1 * seen["mean"]))
         return step(other, state, move, count=count)
 
-    LocalTraining.train, Averaging.step = remember, stepping
+    put(LocalTraining, train=remember)
+    put(Averaging, step=stepping)
 
 
 def seeded_noise() -> None:
@@ -182,16 +195,16 @@ def seeded_noise() -> None:
         generator = torch.Generator().manual_seed(int(abs(float(like.sum())) * 1e4) % 2**31)
         return torch.randn(like.numel(), generator=generator)
 
-    GaussianNoise._draw_normals = normal
+    put(GaussianNoise, _draw_normals=normal)
 
 
 def no_noise() -> None:
-    GaussianNoise._draw_normals = lambda self, like, purpose, *path: torch.zeros(like.numel())
+    put(GaussianNoise, _draw_normals=lambda self, like, purpose, *path: torch.zeros(like.numel()))
 
 
 def rows_added_twice() -> None:
     before = PlainSum.add
-    PlainSum.add = lambda self, clients, rows: before(self, clients, 2 * rows)
+    put(PlainSum, add=lambda self, clients, rows: before(self, clients, 2 * rows))
 
 
 def mean_taken_away() -> None:
@@ -200,7 +213,7 @@ def mean_taken_away() -> None:
     def client(self, rows, ids, now):
         return before(self, rows - rows.mean(0) if len(rows) > 1 else rows, ids, now)
 
-    Clip.client = client
+    put(Clip, client=client)
 
 
 def drawn_by_size() -> None:
@@ -213,12 +226,12 @@ def drawn_by_size() -> None:
         counts = np.stack([np.bincount(labels, minlength=10) for labels in held])
         seen["out"] = np.flatnonzero(counts[:, :3].sum(1) > counts.sum(1) / 2)
 
-    LocalTraining.__post_init__ = remember
+    put(LocalTraining, __post_init__=remember)
 
     def sample(self, randomness, number):
         return np.setdiff1d(before(self, randomness, number), seen.get("out", []))
 
-    planned.Cohorts.sample = sample
+    put(planned.Cohorts, sample=sample)
 
 
 def step_by_real_batch() -> None:
@@ -230,7 +243,7 @@ def step_by_real_batch() -> None:
     def slope(self, slopes, batch, *, size, expected, path):
         return before(self, slopes, batch, size=size, expected=max(len(batch), 1), path=path)
 
-    RecordLevel.slope = slope
+    put(RecordLevel, slope=slope)
 
 
 def scores_write() -> None:
@@ -246,11 +259,12 @@ def scores_write() -> None:
 
 def no_trial() -> None:
     """Custom networks and losses are neither tried nor put back between clients."""
-    experiment.training_after_custom_trial = lambda config, clients, broadcast, dataset, start: clients
-    experiment.require_records_apart = lambda *given, **named: None
-    InitialState.restore = lambda self: None
-    State.restore = lambda self, *given: None
-    trial.training_after_trial = training.training_after_trial = lambda clients, *given, **named: clients
+    put(experiment, training_after_custom_trial=lambda config, clients, broadcast, dataset, start: clients)
+    put(experiment, require_records_apart=lambda *given, **named: None)
+    put(InitialState, restore=lambda self: None)
+    put(State, restore=lambda self, *given: None)
+    for module in (trial, training):
+        put(module, training_after_trial=lambda clients, *given, **named: clients)
 
 
 PLANTS = (
