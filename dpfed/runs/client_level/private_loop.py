@@ -184,7 +184,7 @@ class ClientLevel:
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: UpdateForm | None = None
         self._step: Step | None = None
-        self._taking = threading.Lock()
+        self._taking, self._releasing = threading.Lock(), False
         self._state: ServerState | None = None
         self._account: EqualRounds | None = None
         self._began = time.monotonic()
@@ -282,12 +282,14 @@ class ClientLevel:
             )
         with self._taking:  # neither the code that yields updates nor another thread can release this step meanwhile
             self._require_open_step(step)
-            self._step = None
+            self._step, self._releasing = None, True
         try:
             return self._release_updates(step, updates)
         except BaseException:
             self._step = step if self._state is None or self._state.round <= step.round else None
             raise
+        finally:
+            self._releasing = False
 
     def _release_updates(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         given, rows = form_and_updates(updates)
@@ -321,15 +323,18 @@ class ClientLevel:
         return f"ClientLevel({clients} clients, {done} of {self.rounds_planned} rounds done)"
 
     def _next_step(self) -> Step | None:
-        left, self._step = self._step, None
-        if not self.is_over():
-            number = self._book.rounds_done
-            if left is not None and left.round == number:
-                cohort = left.cohort  # a new draw would let the caller choose a cohort
-            else:
-                cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
-            self._step, self._began = Step(self, number, cohort), time.monotonic()
-        return self._step
+        with self._taking:
+            if self._releasing:  # this round has no charge yet, so a second step of it would be released without one
+                raise RunError("a round is being released: begin the next one after release() has returned.")
+            left, self._step = self._step, None
+            if not self.is_over():
+                number = self._book.rounds_done
+                if left is not None and left.round == number:
+                    cohort = left.cohort  # a new draw would let the caller choose a cohort
+                else:
+                    cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
+                self._step, self._began = Step(self, number, cohort), time.monotonic()
+            return self._step
 
     def _is_affordable(self) -> bool:
         """Return True if one more round, after all charges in the ledger, does not exceed epsilon."""

@@ -271,6 +271,22 @@ def test_of_two_threads_one_releases_a_step(tmp_path, monkeypatch):
     assert len(found) == len(Ledger.read(private.ledger).releases) == 1
 
 
+def test_no_round_begins_while_one_is_released(tmp_path):
+    """The next step had the number of the round without a charge yet, and one line stood for both releases."""
+    private = level(tmp_path)
+    loop = private.rounds()
+    step = next(loop)
+
+    def updates():
+        refused(RunError, "a round is being released", next, private.rounds())
+        refused(RunError, "a round is being released", next, loop)
+        yield from rows(step)
+
+    step.release(updates())
+    assert len(Ledger.read(private.ledger).releases) == 1
+    assert len(releases(private)) == 2
+
+
 def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
     private, old = level(tmp_path), []
     for step in private.rounds():
