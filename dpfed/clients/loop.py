@@ -149,7 +149,11 @@ class _PrivateStep:
         assert task.schedule.expected is not None
 
         def slopes(rows: Tensor) -> Tensor:
-            return self._walk.slope(1, self._gradients(client, number, rows))
+            gradients = self._gradients(client, number, rows)
+            if type(self._walk).__module__.startswith("dpfed."):
+                return self._walk.slope(1, gradients)
+            # A custom walk may mix the rows that it receives, as by gradient / gradient.norm().
+            return torch.cat([self._walk.slope(1, one) for one in gradients.split(1)])
 
         slope = task.record.slope(
             slopes,

@@ -18,8 +18,10 @@ from accounting import Gaussian, Subsampled
 from accounting.errors import InvalidParameter
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import SgdWalk
 from dpfed.clients.records import RecordGradients
 from dpfed.clients.schedule import PoissonBatches
+from dpfed.clients.task import RoundStart
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.mechanisms import records
@@ -100,6 +102,34 @@ def test_updates_equal_autograd_record_by_record(model: FlatModel | None, norm: 
         seen += some
     assert 0.1 < np.mean(seen) < 0.9, "some records must be clipped and some not, or the test tells little"
     assert not moves[1].any()
+
+
+class NormalisedWalk(SgdWalk):
+    """SGD along normalised gradients, written for clients and not for the records of a batch."""
+
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        return gradient / gradient.norm()
+
+
+class NormalisedSgd(Sgd):
+    def begin(self, start: RoundStart) -> SgdWalk:
+        return NormalisedWalk(self, start)
+
+
+def test_a_custom_course_mixes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record moved the sum of a batch by up to the root of its size, and a single clip norm is charged."""
+    totals: list[Tensor] = []
+    monkeypatch.setattr(GaussianRecords, "add_noise", lambda self, total, path: totals.append(total.clone()) or total)
+    course = NormalisedSgd(size=build("mlp", (16,), 4, hidden=(5,)).size, learning_rate=0.3)
+    training = trainer(course=course, steps=1, batch_size=12, private=level(clip_norm=1.0))
+    inputs, labels, rows = training.inputs.clone(), training.labels.clone(), training.partition.of(0)
+    inputs[rows], labels[rows] = inputs[rows[0]].clone(), 0
+    for label, factor in ((0, 1.0), (1, 1e4)):
+        inputs[rows[0]] *= factor
+        labels[rows[0]] = label
+        training = replace(training, inputs=inputs, labels=labels)
+        training.train(training.model.initial(0), np.array([0]), number=0, seeds=SEEDS)
+    assert float((totals[0] - totals[1]).norm()) <= 2.0  # its row is replaced by another one of norm 1
 
 
 @pytest.mark.parametrize("gradient", ["straight-through", "published"])
