@@ -185,8 +185,9 @@ class IntegerNoise(Noise):
             f"{self.l2_bound / self._scale - 1:.2%}",
         ]
         if self.placement == "clients":
-            rest = "" if noise.shares == uploads else f", which suffices if {noise.shares:,} of {uploads:,} are present"
-            lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{rest}")
+            lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}")
+            if noise.shares < uploads:  # a condition, stated apart from what depends on the noise
+                lines.append(f"holds if at least {noise.shares:,} of {uploads:,} noise shares are present")
         if self.sums_have_fixed_size(setting.sampling.name):
             filler = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(

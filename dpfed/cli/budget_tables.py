@@ -51,7 +51,7 @@ def show_map(
     low, high = (upwards(end) for end in (found.epsilon.min(), found.epsilon.max()))
     console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
     console().print(f"for {sampler_text(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}")
-    for note in delta_note(plan.delta, units=plan.clients):
+    for note in (*found.notes, *delta_note(plan.delta, units=plan.clients)):
         console().print(f"note: {note}")
     console().print(f"plot: {plot}")
 

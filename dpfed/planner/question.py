@@ -153,6 +153,12 @@ class Question(_Options):  # type: ignore[misc]
                 "of participations, and every round must have a client. Change one of them, or give --cohort."
             )
         cohort: int = round(self.clients * times / rounds)
+        due = self.with_options(cohort=cohort).plan().sampling.most_rounds(self.clients)
+        if due not in (None, rounds):
+            raise ConfigError(
+                f"--participations {times} in --rounds {rounds} of --clients {self.clients}: with whole cohorts, of "
+                f"{cohort}, these are {due} rounds. Change one of them, or give --cohort."
+            )
         return cohort
 
     @property

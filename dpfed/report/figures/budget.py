@@ -189,7 +189,10 @@ class MapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetMap:
-    """Upper bounds on epsilon [y, x] at every pair of values `x` of x_axis and `y` of y_axis."""
+    """Upper bounds on epsilon [y, x] at every pair of values `x` of x_axis and `y` of y_axis.
+
+    notes: conditions of the first and the last cell, and the other notes that both have
+    """
 
     plan: Plan
     x_axis: MapAxis
@@ -199,6 +202,7 @@ class BudgetMap:
     epsilon: NDArray[np.float64]
     fixed: Mapping[str, float]
     accountant: str
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed budget --over --json`; infinite values become null."""
@@ -207,7 +211,8 @@ class BudgetMap:
             self.x_axis.name: _json_values(self.x_axis, self.x),
             self.y_axis.name: _json_values(self.y_axis, self.y),
         }
-        return {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant, **self.fixed}
+        record = {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant}
+        return {**record, "notes": list(self.notes), **self.fixed}
 
     def to_pandas(self) -> Any:
         """Return epsilon as a pandas DataFrame: a column for each value of x_axis, a row for each value of y_axis."""
@@ -257,9 +262,16 @@ def budget_map(
             accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion) for run in runs
         ]
         epsilon = np.array(each).reshape(across.shape)
+    conditions, others = [], []
+    for end in (0, -1):
+        one, z, count = plan.changed(cohort=int(cohort.flat[end])), float(noise.flat[end]), int(rounds.flat[end])
+        conditions += accountants.hypothesis_notes(one.run(z, count))
+        others.append(one.notes(z, count))
+    notes = tuple(dict.fromkeys([*conditions, *(note for note in others[0] if note in others[1])]))
     return BudgetMap(
-        plan=plan, x_axis=axes[0], y_axis=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
-    )
+        plan=plan, x_axis=axes[0], y_axis=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant,
+        notes=notes,
+    )  # fmt: skip
 
 
 def _has_grid_account(plan: Plan) -> bool:

@@ -76,6 +76,18 @@ def test_cohorts_are_an_axis(capsys, sampling):
     assert found["epsilon"][2][1] == pytest.approx(accountant.epsilon(plan.run(2.0, 2), delta=1e-4), rel=1e-12)
 
 
+def test_conditions_stand_below_the_map(capsys, tmp_path):
+    over = ["--over", "noise-multiplier=1:2", "--over", "rounds=1:2", "--accountant", "rdp", "--sampling", "fixed"]
+    over += ["--mechanism", "distributed-gaussian", "--dropout", "0.3"]
+    plan = Plan(clients=600, cohort=30, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
+    conditions = [*accountant.hypothesis_notes(plan.run(1.0, 1)), *plan.notes(1.0, 1)]
+    assert len(conditions) == 2
+    assert map_of(capsys, *over)["notes"] == conditions
+    assert status([*BUDGET, *over, "--plot", str(tmp_path / "map.png")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(f"note: {one}" in printed for one in conditions)
+
+
 def test_a_bound_of_a_paper_outside_its_conditions_is_no_cell(capsys):
     over = ["--over", "noise-multiplier=.1:9", "--over", "rounds=1:2", "--sampling", "fixed"]
     found = map_of(capsys, *over, "--accountant", "fed-smp-theorem")

@@ -68,3 +68,10 @@ def test_cells_are_what_the_plan_gives_and_bounds_between(options, tables):
             if z is not None and c + 1 < len(noises) and exact < 1e6:
                 between = float(draws.uniform(z, noises[c + 1]))
                 assert budget.epsilon(plan, noise_multiplier=between, rounds=count) <= float(table["cells"][r][c])
+
+
+def test_the_shares_of_noise_that_must_arrive_are_a_condition(tables):
+    """The variance of a share differs between grid points, and its note is on no page."""
+    options = "--clients 60 --cohort 20 --sampling fixed --mechanism skellam --dimension 4 --dropout 0.25"
+    (table,) = tables(static_page(as_question(f"{options} --rounds 2 --noise-multiplier 2"), noises=2, rounds=2))
+    assert "holds if at least 15 of 20 noise shares are present" in table["notes"]
