@@ -42,7 +42,7 @@ def test_rounds_that_participations_do_not_divide():
 
 @pytest.mark.parametrize(("sampling", "due"), [("balls-and-bins", 10), ("allocation", 10)])
 def test_rounds_that_no_whole_cohort_gives(sampling, due):
-    """One round of 7 for each of 10 clients: the first 7 of 10 rounds were accounted (2.1122 for 2.5089 at delta 1e-5)."""
+    """One of 7 rounds for each of 10 clients: 7 of 10 were accounted (2.1122, not 2.5089, at delta 1e-5)."""
     options = Question(clients=10, rounds=7, noise_multiplier=1.0, sampling=sampling, participations=1)
     with pytest.raises(ConfigError, match=f"cohorts, of 1, these are {due} rounds"):
         options.plan()
