@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dpfed import compress
+from dpfed.config.own_code import registering_file
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.dithered import DitheredNoise
@@ -61,6 +63,24 @@ def require_sound(stages: Stages) -> None:
             f"the chain {stages!r}: {type(changing[0]).__name__} changes rows after they were bounded, so that their "
             "sum has no bound. Put it before the clip, or make every upload a release."
         )
+
+
+def require_sound_schemes(stages: Stages) -> None:
+    """Raise ConfigError if a custom scheme in a private chain fails `compress.check`.
+
+    A private chain requires that a scheme encodes each row independently of the others.
+    """
+    for stage in stages:
+        encode = getattr(stage, "encode", stage)
+        if not isinstance(encode, Encode) or registering_file("scheme", encode.scheme.name) is None:
+            continue
+        found = compress.check(encode.scheme, statistics=False)
+        if not found.passed:
+            words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
+            raise ConfigError(
+                f"scheme {encode.scheme.name!r} with privacy: does not have the properties that it claims ({words}) "
+                f"See `dpfed audit scheme {encode.scheme.name}`."
+            )
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
-from dpfed import compress, data, models, replayed
+from dpfed import data, models, replayed
 from dpfed.aggregation.ranks import Ranks
 from dpfed.clients import LocalTraining
 from dpfed.clients.masks import MaskTraining
@@ -34,7 +34,13 @@ from dpfed.data.samples import (
     with_features,
 )
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.mechanisms.soundness import is_user_defined, require_forgetful, require_form, require_sound
+from dpfed.mechanisms.soundness import (
+    is_user_defined,
+    require_forgetful,
+    require_form,
+    require_sound,
+    require_sound_schemes,
+)
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.parts import TrainingParts
@@ -70,7 +76,6 @@ from dpfed.seeds import Seeds
 from dpfed.server.rules import Readout, ServerState
 from dpfed.server.rules import check_name as check_rule
 from dpfed.stages.chain import Stages
-from dpfed.stages.encode import Encode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -341,26 +346,9 @@ def _charged_target(settings: Settings, stages: Stages) -> PrivacyTarget | None:
         return None
     require_sound(stages)
     require_forgetful(stages, settings.clients)
-    _check_own_scheme(stages)
+    require_sound_schemes(stages)
     assert stages.private is not None
     return replace(privacy_target, private=stages.private)
-
-
-def _check_own_scheme(stages: Stages) -> None:
-    """Raise ConfigError if a custom scheme fails `compress.check`.
-
-    A private run requires that a scheme encodes each row independently of the others.
-    """
-    encode = stages.find(Encode)
-    if encode is None or registering_file("scheme", encode.scheme.name) is None:
-        return
-    found = compress.check(encode.scheme, statistics=False)
-    if not found.passed:
-        words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
-        raise ConfigError(
-            f"scheme {encode.scheme.name!r} with [privacy]: does not have the properties that it claims ({words}) See "
-            f"`dpfed audit scheme {encode.scheme.name}`."
-        )
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:

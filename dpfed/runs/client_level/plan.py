@@ -25,7 +25,7 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
-from dpfed.mechanisms.soundness import require_sound
+from dpfed.mechanisms.soundness import require_sound, require_sound_schemes
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
@@ -183,6 +183,7 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
     Such a chain charges for a sampler, or draws from a source of randomness, that is not that of the loop.
     """
     require_sound(stages)
+    require_sound_schemes(stages)
     private = stages.private
     assert private is not None
     kind = type(private).__name__

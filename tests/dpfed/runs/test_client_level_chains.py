@@ -7,16 +7,19 @@ from functools import partial
 import pytest
 import torch
 from private_loops import D, level, releases, rows
+from reference.own_schemes import Honest, SharesAScale
 from refusals import refused
 
 from accounting import Adjacency, Gaussian, Ledger
 from accounting.budget import Everyone, Poisson
+from dpfed import compress
 from dpfed.compress.levels import Dense
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs import loop as federation
+from dpfed.runs.client_level.plan import ClippedUpload
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
@@ -136,6 +139,20 @@ def test_uploads_that_are_releases_are_charged_before_they_are_read(tmp_path):
             assert len(Ledger.read(private.ledger).releases) == 2
         step.release(rows(step))
     assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1, 2]
+
+
+def test_a_scheme_of_ones_own_may_not_mix_the_rows():
+    """One update set the scale of all: under a clip norm of 1 it moved a sum of 20 by 2.2."""
+    compress.register("mixes")(SharesAScale)
+    compress.register("honest")(Honest)
+    refused(ConfigError, "client 0 sends another payload alone", level, dimension=D, compress="mixes")
+    own = Encode(scheme=compress.get("mixes"), seeds=Seeds(root=0))
+
+    def through(s):
+        return Stages(Project(choice=SendAll(size=s.size)), ClippedUpload(encode=own), *s.private(s.size))
+
+    refused(ConfigError, "client 0 sends another payload alone", level, dimension=D, stages=through)
+    assert releases(level(dimension=D, compress="honest"))
 
 
 @pytest.mark.parametrize(("scheme", "options"), [("dense", {}), ("topk", {"keep": 0.5}), ("qsgd", {"levels": 7})])
