@@ -353,7 +353,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     expected |= {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "no_statement": None}
     expected |= {"adjacency": adjacency, "sampling": name, "noise_placement": "server"}
     expected |= {"clip_norm": lines[-1]["clip_norm"]} if len({one["clip_norm"] for one in lines}) == 1 else {}
-    expected |= {"noise_multiplier": z} if len(found) == 1 else {}
+    expected |= {"noise_multiplier": z} if len(found) == 1 and not summary.get("noise_schedule") else {}
     wrong = [key for key, one in expected.items() if summary.get(key) != one]
     require(not wrong, f"summary.json: {', '.join(wrong)}: not those of the ledger.")
     require(abs(summary["cohort"] - share * header["clients"]) < 1, "summary.json: the cohort is not the ledger's.")

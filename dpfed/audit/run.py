@@ -109,6 +109,7 @@ def _run_verdict(
         not_tested=(*notes, *remarks),
         details={
             "recomputed_epsilon": recomputed,
+            "ledger_head": value_or(None, lambda: files.trusted_ledger.head),
             "second_opinion": opinion,
             "confidence": evidence.confidence,
             "method": "conformance" if canaries is None else "conformance; canaries, of one round without sampling",

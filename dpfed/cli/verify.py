@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from accounting import require
+from accounting.budget import certificates
 from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger, Release, regular_file
 from accounting.ledger.entries import noise_error
 from accounting.ledger.hash_chain import chained_line
-from accounting.mechanisms import noise_of, parts_of
+from accounting.mechanisms import noise_of, parts_of, unsampled
 from accounting.mechanisms.samplings.planned import sampling_of_keys
+from accounting.rounding import upwards
 from dpfed import second_verifier
 from dpfed.cli.ledger_signature import verified_head
 from dpfed.cli.output import Flag, console, print_json
@@ -63,7 +65,8 @@ def verify(bundle: Path, *, head: str | None = None, key: Path | None = None, js
 
     The bundle is the folder of `dpfed report RUN --pack BUNDLE`, or a run folder. Without --head or --key the best
     verdict is "consistent with itself", as an attacker who writes all files can make them agree. Neither shows that the
-    code did what the ledger states: `dpfed audit` tests that. Exit status 1 unless both implementations agree.
+    code did what the ledger states: `dpfed audit` tests that. Exit status 1 unless both implementations agree; runs for
+    release stay "not verified", as the second one knows floating-point Gaussian noise only.
 
     Example: dpfed verify runs/fed-smp-randk-digits
 
@@ -185,8 +188,11 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
     rounds = max(one.round for one in ledger.entries) + 1
     if planned is not None and planned.rounds is not None and planned.epsilon is None and rounds > planned.rounds:
         raise _Problem(f"ledger.jsonl: has {rounds} rounds, of which {planned.rounds} were planned.")
-    noises = [] if mechanism is None else [noise_of(part) for part, _ in parts_of(mechanism)]
-    multipliers = [noise.noise_multiplier for noise in noises if noise is not None]
+    if summary.certificate is not None and mechanism is not None:
+        certificates.sampled_run(mechanism)  # raises AccountingError unless such a mechanism can have a certificate
+    released = [] if mechanism is None else [part for part, _ in parts_of(mechanism)]
+    multipliers = [noise.noise_multiplier for noise in map(noise_of, released) if noise is not None]
+    aggregation, schedule = tables.get("aggregation", {}).get("kind", "plain"), private.get("noise_schedule")
     norms = {one.clip_norm for one in releases}
     simulated = ledger.header.randomness == "simulated"
     if simulated and not any("run.randomness = 'simulated'" in one for one in summary.not_protected):
@@ -206,9 +212,12 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
         "rounds": rounds,
         "randomness": ledger.header.randomness,
         "population": ledger.header.population,
-        **({"noise_multiplier": multipliers[0]} if len(multipliers) == 1 and not summary.noise_schedule else {}),
+        **({"noise_multiplier": multipliers[0] / (schedule or [1])[0]} if len(multipliers) == 1 or schedule else {}),
+        **({"noise": "gaussian"} if {unsampled(part).kind for part in released} == {"gaussian"} else {}),
+        "noise_schedule": schedule,
         **({"clip_norm": last.clip_norm} if len(norms) == 1 else {}),
-        "aggregation": tables.get("aggregation", {}).get("kind", "plain"),
+        "aggregation": aggregation,
+        **(dict.fromkeys(("server_epsilon", "hostile_clients_epsilon")) if aggregation == "plain" else {}),
         "for_release": not simulated if "release" in tables.get("run", {}) else None,
         "method": tables.get("method", {}).get("name"),
         "dataset": tables.get("data", {}).get("name"),
@@ -234,6 +243,10 @@ def _check_pack(bundle: Path, summary: Summary, found: Verification) -> None:
         found.statement = "differs from summary.json"
         raise _Problem(f"{PACK}: its sentence is not that of summary.json.")
     found.statement = pack["statement"]
+    loss = pack.get("registry_entry", {}).get("deployment", {}).get("privacy_loss", {}).get("privacy_parameters")
+    if loss not in (None, {"epsilon": float(upwards(summary.epsilon)), "delta": float(upwards(summary.delta))}):
+        raise _Problem(f"{PACK}: the registry entry has other numbers than summary.json: {loss}.")
+    found.not_checked += [f"other answers in {PACK}", "pack.html"]
     for name, digest in pack["files"].items():
         if Path(name).name != name or hashlib.sha256((bundle / name).read_bytes()).hexdigest() != digest:
             raise _Problem(f"{PACK}: {name} is not the file whose digest it has.")

@@ -199,7 +199,8 @@ def _runs_collection(folders: Sequence[Path]) -> RunCollection:
         varying = [key for key in sorted({*chain(*like)}) if any(other.get(key) != config.get(key) for other in like)]
         at = {key: str(config.get(key, "–")) for key in varying}
         if len(varying) > _MOST_KEYS:
-            at = {"folder": run.folder.name}
+            alike = sum(one.folder.name == run.folder.name for one in runs) > 1
+            at = {"folder": str(run.folder) if alike else run.folder.name}
         placed.append(replace(run, row=method, at={**at, SEED: str(run.summary.seed)}))
     _refuse_repeated(placed, configs)
     methods, data_sets = (run.summary.method for run in runs), (run.summary.dataset for run in runs)

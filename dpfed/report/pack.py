@@ -41,6 +41,8 @@ def write_pack(folder: Path, run: FinishedRun, about: StatementAnswers, out: Pat
     if run.summary.epsilon is None:
         raise RunError(f"{folder}: states no epsilon, so there is no guarantee that a pack could explain.")
     texts = {name: _readable(folder / name) for name in (*PUBLISHED[:5], "audit.json")}
+    if json_object(texts["audit.json"] or "{}", "audit.json").get("ledger_head") != run.summary.ledger_head:
+        texts["audit.json"] = ""  # of fewer rounds, before the run was prolonged, or of something else
     questions = tomllib.loads((files(__package__) / "pack.toml").read_text())
     sections = [
         {
@@ -132,7 +134,7 @@ def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]
 
 def _value_text(key: str, value: object) -> str:
     if isinstance(value, float):
-        return SAFELY[key](value) if key in SAFELY else f"{value:.6g}"
+        return SAFELY.get(key.rpartition(".")[2], "{:.6g}".format)(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

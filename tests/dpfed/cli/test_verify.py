@@ -65,8 +65,10 @@ def test_the_cohort_of_a_summary_is_that_of_its_sampling(mechanism, federation, 
         (("run.randomness=secure", "run.spare_rounds=2", "privacy.noise=discrete-gaussian"), "not verified"),
         (("privacy.accountant=rdp",), "not verified"),
         (("privacy.adaptive.quantile=0.5",), "consistent with itself"),
+        (("privacy.noise_schedule=[1.5]",), "consistent with itself"),
+        (("privacy.noise_schedule=[2, 1]",), "consistent with itself"),
     ],
-    ids=["secure without release, and spare rounds", "another accountant", "adaptive clip norm"],
+    ids=["secure without release, and spare rounds", "another accountant", "adaptive clip norm", "a factor", "factors"],
 )
 def test_a_folder_of_a_run_is_no_contradiction(tiny_config, tmp_path, settings, second):
     """Spare rounds and early ends state more than metrics.jsonl has spent, and rdp more than the second verifier."""
@@ -221,6 +223,26 @@ def test_a_planted_change_is_refused_by_both(bundle, tmp_path, name):
     assert second in ("refused", "not verified")
     assert verdict in ("refused", "not verified")
     assert both(folder)[0] == "refused" or name in NEEDS_HEAD
+
+
+CERTIFICATE = {"epsilon": 0.01, "delta": 1e-5, "failure": 1e-12, "tries": 1, "samples": 8_000_000}
+CERTIFICATE |= {"bounds": [1e-6, 1e-6], "seed": "ab" * 32, "deterministic": 2.2, "description": {}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"certificate": CERTIFICATE},
+        {"noise_schedule": [10.0], "noise_multiplier": 0.13},
+        {"noise": "skellam"},
+        {"server_epsilon": 0.01},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_sentence_that_says_more_than_was_released_is_refused(bundle, tmp_path, values):
+    """With the head, these were verified: "epsilon at most 0.01" by a certificate stood in the verified sentence."""
+    folder = changed(bundle, tmp_path, change_json("summary.json", **values))
+    assert both(folder, head_of(bundle))[::2] == ("refused", "refused")
 
 
 def test_a_signature_counts_only_with_a_key_from_outside(bundle, tmp_path):

@@ -11,7 +11,7 @@ from run_folders import PRIVATE, run_folder
 from dpfed.cli import status
 from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
-from dpfed.report.statistics import group_mean, groups_of, readings_of
+from dpfed.report.statistics import group_mean, groups_of, privacy_paragraph, readings_of
 from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -102,6 +102,24 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
     assert (group_mean(group, "epsilon", found).mean, group_mean(group, "epsilon", found).std) == (1.2, None)
     assert group_mean(group, "lower_bound", found).mean == 0.7
     assert readings_of(group).stated_epsilon == 1.2
+
+
+def test_folders_of_one_name_with_many_differences_are_no_seeds(tmp_path):
+    """They were one row of two seeds: the epsilon of one of them, under the delta and unit of the other."""
+    runs = (("a", 2.0, 1e-5, "client"), ("b", 1.0, 1e-3, "record"))
+    folders = [
+        run_folder(
+            tmp_path / name / "run",
+            config="".join(f"[{table}]\nkey = {delta}\n" for table in ("data", "local", "privacy", "server")),
+            **(PRIVATE | {"epsilon": epsilon, "delta": delta, "unit": unit}),
+        )
+        for name, epsilon, delta, unit in runs
+    ]
+    found = collect_runs(folders)
+    assert [len(group.runs) for group in groups_of(found)] == [1, 1]
+    words = privacy_paragraph(found)
+    assert "epsilon at most 2 and delta 1e-05 for one client" in words
+    assert "epsilon at most 1 and delta 0.001 for one record" in words
 
 
 def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(sweep_folder):

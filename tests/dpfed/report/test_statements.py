@@ -207,6 +207,12 @@ def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):
     assert "<https://example.org>" in model_card(run, StatementAnswers(answers={"sources": "<https://example.org>"}))
 
 
+def test_a_registry_entry_states_the_conditions_of_its_epsilon(tmp_path):
+    folder = run_folder(tmp_path / "run", **(PRIVATE | {"notes": ["epsilon holds if interruptions were accidents"]}))
+    entry = registry_entry(folder, read_finished(folder), StatementAnswers())
+    assert "interruptions were accidents" in entry["deployment"]["privacy_loss"]["privacy_parameters_details"]
+
+
 @pytest.fixture
 def pack(tmp_path):
     noise = subsample(Gaussian(noise_multiplier=1.3, adjacency="add-remove"), PoissonSampling(probability=0.1))
@@ -253,6 +259,17 @@ def test_an_audit_file_that_is_none_is_one_error(pack, tmp_path, capsys, text):
     assert "audit.json" in capsys.readouterr().err
 
 
+def test_an_audit_of_fewer_rounds_is_no_answer(pack, tmp_path):
+    """It stays beside a run that was prolonged after its audit."""
+    head = json.loads((pack / "summary.json").read_text())["ledger_head"]
+    for audited, answer in ((head, "By `dpfed audit`; a pass is no proof. verdict: pass"), ("0" * 64, "")):
+        (pack / "audit.json").write_text(json.dumps({"verdict": "pass", "ledger_head": audited}, indent=2))
+        assert status(["report", str(pack), "--pack", str(tmp_path / "pack"), "--json"]) == 0
+        found = json.loads((tmp_path / "pack" / "pack.json").read_text())
+        (one,) = (a for s in found["sections"] for a in s["answers"] if a["question"].startswith("12.3.2"))
+        assert one["answer"] == answer
+
+
 def test_rounds_with_gaps_are_not_said_to_be_all_rounds(pack):
     """The page's text of releases in rounds 1, 2, 3, and 6."""
     assert ledger_text(pack / "ledger.jsonl").lines[0].startswith("Rounds 1 to 3: ")
@@ -265,5 +282,11 @@ def test_rounds_with_gaps_are_not_said_to_be_all_rounds(pack):
 def test_a_pack_that_was_changed_is_refused(pack, tmp_path):
     assert status(["report", str(pack), "--pack", str(pack), "--json"]) == 0
     assert status(["verify", str(pack)]) == 0
+    text = (pack / "pack.json").read_text()
+    found = json.loads(text)
+    found["registry_entry"]["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] = 0.5
+    (pack / "pack.json").write_text(json.dumps(found))
+    assert status(["verify", str(pack)]) == 1
+    (pack / "pack.json").write_text(text)
     (pack / "metrics.jsonl").write_text((pack / "metrics.jsonl").read_text().replace("1.0", "2.0"))
     assert status(["verify", str(pack)]) == 1
