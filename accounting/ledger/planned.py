@@ -19,6 +19,8 @@ from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, sched
 from accounting.rounding import upwards
 
 FIXED = "true if number and kind of the releases were fixed before the first result was seen"
+_ROUNDING = 1e-3
+"""Relative excess of the releases' epsilon over that of a plan which contains them, by numerical errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,8 @@ def statement(
     If exactly the planned rounds were released or ended without a result, and the plan has no spare rounds, the result
     is `lines`. If fewer were released, it has the smaller of the epsilons of plan and budget. The number of repeated
     rounds may depend on results while it is within the spare ones. Beyond, the plan's epsilon has all of them, and
-    holds if interruptions did not depend on results. If more were released, it has the budget's epsilon.
+    holds if interruptions did not depend on results. If more were released, it has the budget's epsilon. Releases
+    beyond both have their own epsilon, with its condition.
     Direction of error: upwards, and never below `lines`.
     """
     if plan is None:
@@ -142,6 +145,10 @@ def statement(
     else:
         return _with_note(
             lines, f"epsilon is that of the releases in the ledger, for which no plan has an epsilon: {FIXED}"
+        )
+    if lines.epsilon > stated.epsilon * (1 + _ROUNDING):
+        return _with_note(
+            lines, f"epsilon is that of the releases in the ledger, which exceed its plan and budget: {FIXED}"
         )
     if_fixed = f"If the releases were fixed in advance, they have epsilon {upwards(lines.epsilon)}"
     stated = replace(stated, epsilon=max(stated.epsilon, lines.epsilon))

@@ -425,7 +425,9 @@ class ClientLevel:
         known, law = begun[-1], self._parts.sampler.law
         now = subsample(unsampled(known), law) if target is None else target.mechanism
         before, after = (getattr(unsampled(one), "dimension", None) for one in (known, now))
-        if sampling_of(now) == sampling_of(known) and before == after and (schedule_of(known) is None or now == known):
+        alike = sampling_of(now) == sampling_of(known) and before == after
+        any_noise = schedule_of(known) is None and self._stages_of is None  # that of the plan, which is compared
+        if now == known or (alike and any_noise):
             return
         different = "; ".join(configuration_differences(known.to_dict(), now.to_dict()))
         raise RunError(

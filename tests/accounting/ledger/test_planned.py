@@ -143,7 +143,10 @@ def test_a_budget_is_stated_where_it_is_less_than_the_plan_or_the_run_was_prolon
 
 def test_a_statement_is_never_below_the_releases(ledger_of):
     quiet = Planned(rounds=ROUNDS, largest_charges=(times(ROUND, 1),), epsilon=0.1, delta=DELTA)
-    assert ledger_of(quiet, range(60)).guarantee(DELTA).epsilon == epsilon(60)
+    stated = ledger_of(quiet, range(60)).guarantee(DELTA)
+    assert stated.epsilon == epsilon(60)
+    assert not any("any stopping rule" in note for note in stated.notes)  # its plan is over, and no end covers the rest
+    assert any("exceed its plan and budget" in note for note in stated.notes)
 
 
 def test_a_ledger_without_a_plan_says_which_number_it_is(ledger_of):

@@ -81,6 +81,17 @@ def test_a_chain_that_is_not_charged_for_what_it_does_is_refused(tmp_path, stage
     assert not (tmp_path / "new").exists()
 
 
+def test_a_continued_loop_keeps_the_noise_of_its_chain(tmp_path):
+    """Five rounds of noise 1 and 145 of noise 4 spent 3.3646 of a budget of 2.7: all were counted as the last ones."""
+    plan = {"dimension": D, "noise_multiplier": 4.0, "epsilon": 2.7, "rounds": 150}
+    loud, quiet = (lambda s, z=z: chain(s, Clip(), noisy(s, noise_multiplier=z)) for z in (1.0, 4.0))
+    for step in level(tmp_path, stages=loud, **plan).rounds():
+        step.release(rows(step))
+        break
+    refused(RunError, "noise_multiplier was 1.0, is 4.0", level, tmp_path, stages=quiet, **plan)
+    assert next(level(tmp_path, stages=loud, **plan).rounds()).round == 1
+
+
 def integers(s, **changes):
     """The chain of integer noise, with changes of its noise."""
     clip, rounding, noise, words = s.private(s.size)
