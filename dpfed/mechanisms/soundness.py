@@ -122,6 +122,16 @@ def is_user_defined(stages: Stages) -> tuple[str, ...]:
     )
 
 
+def user_code_notes(stages: Stages, test: str = "") -> tuple[str, ...]:
+    """Return the limitation of an epsilon that relies on a user-defined bound or noise; no text without one."""
+    names = ", ".join(is_user_defined(stages))
+    note = (
+        f"against errors in code of your own: {names} bounds updates or makes them private, and epsilon holds if it "
+        f"does what it says{test}"
+    )
+    return (note,) if names else ()
+
+
 def _moves_state(stage: Stage) -> bool:
     """Return True if a stage has a user-defined `next_state`."""
     return getattr(type(stage), "next_state", Stage.next_state) is not Stage.next_state

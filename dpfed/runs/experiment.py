@@ -35,11 +35,11 @@ from dpfed.data.samples import (
 )
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.mechanisms.soundness import (
-    is_user_defined,
     require_forgetful,
     require_form,
     require_sound,
     require_sound_schemes,
+    user_code_notes,
 )
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import counts_errors
@@ -251,11 +251,8 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     notes += declaration_notes(dataset.columns)
     if config.server.start == "public":
         notes.append(PUBLIC_START_NOTE)
-    if privacy_target is not None and is_user_defined(stages):
-        notes.append(
-            f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
-            "private, and epsilon holds if it does what it says (`dpfed audit` with --load tests it)"
-        )
+    if privacy_target is not None:
+        notes += user_code_notes(stages, " (`dpfed audit` with --load tests it)")
     if start is not None and stated is not None:
         notes.append(TRIAL_LIMITS)
     return Experiment(

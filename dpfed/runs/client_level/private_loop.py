@@ -29,6 +29,7 @@ from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
+from dpfed.mechanisms.soundness import user_code_notes
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort, members_text
 from dpfed.records.round import RoundRecord
@@ -265,8 +266,11 @@ class ClientLevel:
         After all planned rounds it is the guarantee of the releases. Before, and after `break`, its epsilon is that of
         the plan or the budget `epsilon`, whichever is smaller. If the number of releases was fixed in advance,
         `accounting.Ledger.read(private.ledger).if_fixed_in_advance(delta)` is the guarantee of the releases so far.
+        A note names the user-defined bound or noise that it relies on.
         """
-        return Ledger.read(self.ledger).guarantee(self.delta)
+        stated = Ledger.read(self.ledger).guarantee(self.delta)
+        own = () if self._machine is None else user_code_notes(self._machine.method.stages)
+        return replace(stated, notes=(*stated.notes, *own))
 
     def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]:
         """Return the names of the clients in a cohort; their numbers, as text, if clients have no names."""

@@ -133,6 +133,9 @@ def test_gaussian_shares_of_ones_own_are_at_most_those_of_a_cohort(shares):
 def test_a_chain_with_its_own_noise_is_charged_for_that(tmp_path):
     private = level(tmp_path, dimension=D, stages=lambda s: chain(s, Clip(), noisy(s, noise_multiplier=0.7)))
     releases(private)
+    assert not any("your own" in note for note in private.guarantee().notes)
+    own = level(dimension=D, stages=lambda s: chain(s, type("MyClip", (Clip,), {})(), noisy(s)))
+    assert any("MyClip bounds updates" in note for note in own.guarantee().notes)
     assert {one.noise_std for one in Ledger.read(private.ledger).releases} == {0.7}
     plain = level(noise_multiplier=0.7)
     releases(plain)
