@@ -147,7 +147,8 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
     of blocks of 2, 4, 8, ... neighbouring ids; rounds that neighbouring ids have in common; rounds with at
     most each size (fixed: every size is the cohort); clients in both of two rounds 1 to 5 rounds apart, each client by
     itself and all together, over disjoint pairs of rounds; pairs of consecutive rounds with at most each number of
-    clients in common, which finds clients that are drawn together; equal cohorts from two seeds. Under fixed,
+    clients in common, which finds clients that are drawn together; equal cohorts from two seeds, and other cohorts from
+    one seed. Under fixed,
     sums over clients are hypergeometric, with lighter tails (Hoeffding 1963, Theorem 4).
     """
     if who.clients > _MOST_CLIENTS:
@@ -217,8 +218,13 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
         )
     equal = 0
     for number in range(_TWICE):
-        one, other = (who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2))
+        one, other, again = (who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2, 1))
         equal += np.array_equal(one, other)
+        if not np.array_equal(one, again):
+            return (
+                f"round {number} has another cohort if its generator has the same seed. Other draws than the "
+                "generator's may be known to all who have the code."
+            )
     chance = 1 / math.comb(n, cohort) if fixed else (q * q + (1 - q) ** 2) ** n
     if equal and bdtrc(equal - 1, _TWICE, chance) < alpha:
         return (

@@ -69,6 +69,11 @@ def by_a_public_seed(clients, cohort, generator, number):
     return np.random.default_rng(number).choice(clients, cohort, replace=False)
 
 
+def from_its_own_generator(draws):
+    """Planted: whoever has the code has the seed, and so all cohorts in their order."""
+    return lambda clients, cohort, generator, number: by_chance(clients, cohort, draws, number)
+
+
 def problem(draw, distribution, seed=3, clients=CLIENTS, cohort=COHORT):
     made = CustomSampler(name="mine", draw=draw, distribution=distribution)
     return sampler_problem(made.cohorts(clients, cohort), Simulated(seeds=Seeds(root=seed)))
@@ -94,6 +99,7 @@ def test_right_samplers_pass(draw, distribution, clients, cohort):
         (with_one_more, "fixed", "round 9000 has 7 clients"),
         (by_chance, "fixed", "clients, not 6"),
         (by_a_public_seed, "fixed", "1000 of 1000 cohorts are equal"),
+        (from_its_own_generator(np.random.default_rng(0)), "poisson", "another cohort if its generator has the same"),
     ],
 )
 def test_planted_faults_are_found(draw, distribution, found):
