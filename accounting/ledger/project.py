@@ -42,6 +42,10 @@ CONDITION = (
     "all releases was fixed before the first result was seen"
 )
 
+UNMADE = (
+    "releases that are bought or declared, but not yet made, are not counted as spent; the epsilon of a plan has them"
+)
+
 
 class ProjectLedger:
     """Project ledger at PATH. Every writer holds PATH.lock while it reads and writes.
@@ -272,6 +276,23 @@ class ProjectLedger:
         self.ledger.refresh()
         return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
+    def committed(self) -> Composed | None:
+        """Return the composition of all releases in the file, and of bought or declared ones that are not yet made.
+
+        A bought schedule counts up to its last bought round. Returns None if there is no release.
+        Direction of error: upper bound.
+        """
+        self.refresh()
+        self._apply_new_lines()
+        made = self.ledger.mechanism()
+        counts = Counter(dict(made.parts) if made is not None else {})
+        for release, rounds in self._filter.bought_schedules.items():
+            counts[release] = max(counts[release], sum(rounds[-1]))
+        counts += self._filter.outstanding
+        if not counts or (made is not None and counts == dict(made.parts)):
+            return made
+        return Composed(parts=tuple(counts.items()), order=None)
+
     @property
     def condition(self) -> str | None:
         """Condition under which the project's epsilon holds; None if it holds for any choice of releases by looking at
@@ -312,6 +333,7 @@ class ProjectLedger:
         """
         stated = self.spent(with_lower_bound=False)
         units, condition, unit = self.units, self.condition, self._filter.unit
+        unmade = (UNMADE,) if self.committed() != self.ledger.mechanism() else ()
         return {
             "ledger": str(self.ledger.path),
             "clients": self.ledger.header.clients,
@@ -324,7 +346,7 @@ class ProjectLedger:
             "spent_epsilon": stated.epsilon,
             "left_epsilon": max(self.terms.epsilon - stated.epsilon, 0.0),
             "adjacency": stated.adjacency,
-            "notes": [*([condition] if condition else []), *stated.notes],
+            "notes": [*([condition] if condition else []), *stated.notes, *unmade],
             "releases": len(self.ledger.releases),
             "runs": Counter(str(release.detail.get("run")) for release in self.ledger.releases),
         }

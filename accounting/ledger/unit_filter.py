@@ -93,6 +93,11 @@ class UnitFilter:
         return found
 
     @property
+    def bought_schedules(self) -> dict[SingleRelease, Rounds]:
+        """Bought or declared rounds of each schedule, made or not."""
+        return dict(self._bought)
+
+    @property
     def remaining_units(self) -> int:
         """Remaining units. Errors: RefusedRelease if the project has no unit yet."""
         return self.currency.units - self.used_units

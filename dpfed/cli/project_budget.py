@@ -42,7 +42,9 @@ def project_budget(
     if options.cohort is not None or options.sampling == "all":
         terms = project.terms
         options = options.with_options(clients=project.ledger.header.clients, delta=terms.delta)
-        plan = options.plan(noise_schedule=noise_schedule, before=project.ledger.mechanism())
+        if terms.unit is not None and options.adjacency is None:
+            options = options.with_options(adjacency=str(terms.unit[0][0].adjacency))
+        plan = options.plan(noise_schedule=noise_schedule, before=project.committed())
         coins = not plan.has_noise_multiplier
         if rounds is None and noise_multiplier is None and not coins:
             raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")
@@ -102,7 +104,7 @@ def project_lines(record: Mapping[str, Any]) -> list[str]:
 
 def _planned_run(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease, int], ...]:
     """Return the releases of the planned run without the project's earlier ones; a schedule gets a new stream name."""
-    before = project.ledger.mechanism()
+    before = project.committed()
     found = Counter(dict(parts_of(answer.mechanism)))
     found -= Counter(dict(before.parts) if before is not None else {})
     return tuple((with_stream(release, "of a further run"), count) for release, count in found.items())

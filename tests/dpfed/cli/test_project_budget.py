@@ -2,13 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from accounting import Aborted, Gaussian, Header, Ledger, Release
+from accounting import Aborted, Gaussian, Header, Ledger, PoissonSampling, Release, subsample
 from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import Cyclic
 from accounting.rounding import downwards, upwards
 from dpfed.cli import status
 
@@ -18,6 +20,10 @@ DELTA = 1e-5
 def release(number, z):
     mechanism = Gaussian(noise_multiplier=z, adjacency="add-remove")
     return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
+
+
+def noise_of(z):
+    return Gaussian(noise_multiplier=z, adjacency="add-remove")
 
 
 @pytest.fixture
@@ -78,6 +84,46 @@ def test_a_plan_with_both_costs_what_everything_together_costs(capsys, path):
     capsys.readouterr()
     assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "2"]) == 0
     assert "7 such rounds on top DO NOT FIT" in capsys.readouterr().out
+
+
+def bought_and_made(path, release_of_round, bought, made):
+    """A run that has bought its rounds and made some of them."""
+    project = ProjectLedger.open(path, pay=10**6)
+    project.begin([release_of_round] * bought, run="a")
+    for number in range(made):
+        line = replace(release(number, 10.0), mechanism=release_of_round)
+        project.charge(line, run="a")
+
+
+@pytest.mark.parametrize("made", [0, 2])
+def test_rounds_that_are_bought_and_not_yet_made_are_counted(capsys, tmp_path, made):
+    """40 bought rounds of noise 10 and 40 others at the noise that was printed for epsilon 3 had epsilon 4.11."""
+    one = release(0, 10.0).mechanism
+    ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=DELTA, unit=((noise_of(20.0), 1),))
+    path = str(tmp_path / "p.jsonl")
+    bought_and_made(path, one, 40, made)
+    shown = asked(capsys, path, "--sampling", "all", "--rounds", "40")
+    z = shown["plan"]["noise_multiplier"]
+    assert 2.99 < epsilon_of(40 / 10**2 + 40 / z**2) <= 3.0
+    assert any("bought or declared" in note for note in shown["notes"])
+    assert asked(capsys, path, "--sampling", "all", "--rounds", "3", "--noise-multiplier", "20")["price"] == 3
+
+
+def test_a_bought_schedule_and_declared_rounds_are_counted(tmp_path):
+    turns = subsample(Gaussian(noise_multiplier=10.0, adjacency="add-remove"), Cyclic(period=5, stream="seed 0"))
+    terms = {"clients": 100, "epsilon": 5.0, "delta": DELTA, "unit": ((noise_of(20.0), 1),)}
+    project = ProjectLedger.create(tmp_path / "p.jsonl", **terms, declared=((noise_of(9.0), 3),))
+    assert project.committed().parts == ((noise_of(9.0), 3),)
+    bought_and_made(tmp_path / "p.jsonl", turns, 20, 7)
+    parts = dict(ProjectLedger.open(tmp_path / "p.jsonl").committed().parts)
+    assert parts == {turns: 20, noise_of(9.0): 3}
+
+
+def test_a_plan_has_the_neighbours_of_the_projects_unit(capsys, tmp_path):
+    unit = subsample(Gaussian(noise_multiplier=20.0, adjacency="replace-one"), PoissonSampling(probability=0.1))
+    ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=DELTA, unit=((unit, 1),))
+    shown = asked(capsys, str(tmp_path / "p.jsonl"), "--cohort", "10", "--rounds", "3", "--noise-multiplier", "20")
+    assert (shown["plan"]["adjacency"], shown["price"]) == ("replace-one", 3)
 
 
 def test_the_rounds_that_fit_and_not_one_more(capsys, path):
