@@ -262,7 +262,7 @@ def budget_map(
             accountants.epsilon(run, delta=plan.delta, accountant=accountant, conversion=conversion) for run in runs
         ]
         epsilon = np.array(each).reshape(across.shape)
-    conditions, others = [], []
+    conditions, others = list[str](), list[tuple[str, ...]]()
     for end in (0, -1):
         one, z, count = plan.changed(cohort=int(cohort.flat[end])), float(noise.flat[end]), int(rounds.flat[end])
         conditions += accountants.hypothesis_notes(one.run(z, count))
