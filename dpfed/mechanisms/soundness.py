@@ -123,13 +123,21 @@ def is_user_defined(stages: Stages) -> tuple[str, ...]:
 
 
 def user_code_notes(stages: Stages, test: str = "") -> tuple[str, ...]:
-    """Return the limitation of an epsilon that relies on a user-defined bound or noise; no text without one."""
-    names = ", ".join(is_user_defined(stages))
-    note = (
-        f"against errors in code of your own: {names} bounds updates or makes them private, and epsilon holds if it "
-        f"does what it says{test}"
+    """Return the limitations of an epsilon that relies on a user-defined bound or noise, or on user-defined stages or
+    maps before it that must not mix the rows of clients. No inspection of a chain shows either.
+    """
+    bounds, ahead = is_user_defined(stages), [*stages.up_to_the_clip, stages.project.choice]
+    others = [type(one).__name__ for one in ahead if not type(one).__module__.startswith("dpfed.")]
+    notes = (
+        (bounds, "bounds updates or makes them private, and epsilon holds if it does what it says"),
+        (
+            [name for name in others if name not in bounds],
+            "changes updates before their bound, and epsilon holds if each row follows from that client's row alone",
+        ),
     )
-    return (note,) if names else ()
+    return tuple(
+        f"against errors in code of your own: {', '.join(names)} {words}{test}" for names, words in notes if names
+    )
 
 
 def _moves_state(stage: Stage) -> bool:

@@ -137,6 +137,9 @@ def test_a_stage_of_ones_own_stands_behind_the_map(settings):
     assert repr(experiment.method.stages).startswith("Project > Halved > ")
     same = built("fedavg" if not settings else "dp-fedavg", *settings)
     assert repr(same.method.stages) == repr(experiment.method.stages).replace(" > Halved", "")
+    noted = [note for note in experiment.not_protected if "Halved changes updates before their bound" in note]
+    assert len(noted) == bool(settings)  # a stage that mixes the rows of clients moves a sum by several clip norms
+    assert not any("of your own" in note for note in same.not_protected)
 
 
 # What a look at the chain refuses.
