@@ -153,7 +153,7 @@ class _PrivateStep:
             if type(self._walk).__module__.startswith("dpfed."):
                 return self._walk.slope(1, gradients)
             # A custom walk may mix the rows that it receives, as by gradient / gradient.norm().
-            return torch.cat([self._walk.slope(1, one) for one in gradients.split(1)])
+            return torch.cat([self._walk.slope(1, one) for one in torch.split(gradients, 1)])
 
         slope = task.record.slope(
             slopes,

@@ -218,9 +218,11 @@ def sampler_problem(who: CustomCohorts, randomness: Draws) -> str | None:
         )
     equal = 0
     for number in range(_TWICE):
-        one, other, again = (who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2, 1))
+        one, other, repeated = (
+            who._checked_cohort(np.random.default_rng([seed, number]), number) for seed in (1, 2, 1)
+        )
         equal += np.array_equal(one, other)
-        if not np.array_equal(one, again):
+        if not np.array_equal(one, repeated):
             return (
                 f"round {number} has another cohort if its generator has the same seed. Other draws than the "
                 "generator's may be known to all who have the code."
