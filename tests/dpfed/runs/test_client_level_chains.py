@@ -13,7 +13,7 @@ from refusals import refused
 from accounting import Adjacency, Gaussian, Ledger
 from accounting.budget import Everyone, Poisson
 from dpfed import compress
-from dpfed.compress.levels import Dense
+from dpfed.compress.levels import Dense, Qsgd
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -159,13 +159,19 @@ def test_a_scheme_of_ones_own_may_not_mix_the_rows():
     """One update set the scale of all: under a clip norm of 1 it moved a sum of 20 by 2.2."""
     compress.register("mixes")(SharesAScale)
     compress.register("honest")(Honest)
+
+    class Derived(Qsgd):
+        def encode(self, x, *, seed):
+            return super().encode(x / x.abs().max().clamp_min(1e-30), seed=seed)
+
     refused(ConfigError, "client 0 sends another payload alone", level, dimension=D, compress="mixes")
-    own = Encode(scheme=compress.get("mixes"), seeds=Seeds(root=0))
 
-    def through(s):
-        return Stages(Project(choice=SendAll(size=s.size)), ClippedUpload(encode=own), *s.private(s.size))
+    def through(own, s):
+        encode = Encode(scheme=own, seeds=s.seeds)
+        return Stages(Project(choice=SendAll(size=s.size)), ClippedUpload(encode=encode), *s.private(s.size))
 
-    refused(ConfigError, "client 0 sends another payload alone", level, dimension=D, stages=through)
+    for own in (compress.get("mixes"), Derived(levels=7)):
+        refused(ConfigError, "sends another payload alone", level, dimension=D, stages=partial(through, own))
     assert releases(level(dimension=D, compress="honest"))
 
 
