@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from dpfed import compress
 from dpfed.config.own_code import registering_file
@@ -129,7 +130,8 @@ def user_code_notes(stages: Stages, test: str = "") -> tuple[str, ...]:
     """Return the limitations of an epsilon that relies on a user-defined bound or noise, or on user-defined stages or
     maps before it that must not mix the rows of clients. No inspection of a chain shows either.
     """
-    bounds, ahead = is_user_defined(stages), [*stages.up_to_the_clip, stages.project.choice]
+    bounds = is_user_defined(stages)
+    ahead = [*takewhile(lambda stage: stage is not stages.private, stages), stages.project.choice]
     others = [type(one).__name__ for one in ahead if not type(one).__module__.startswith("dpfed.")]
     notes = (
         (bounds, "bounds updates or makes them private, and epsilon holds if it does what it says"),
