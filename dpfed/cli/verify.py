@@ -27,7 +27,7 @@ from dpfed.config.tables import private_table
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import read_lines, text_of_file
 from dpfed.records.round import MetricsLine, configuration_hash
-from dpfed.records.summary import Summary
+from dpfed.records.summary import PROJECT, Summary
 from dpfed.report.privacy_text import privacy_statement
 
 PACK = "pack.json"
@@ -105,7 +105,7 @@ def verified(bundle: Path, *, head: str | None = None, key: Path | None = None) 
         found.verdict = "consistent with itself" if head is None and key is None else "verified"
     except (_Problem, AccountingError, DpfedError) as error:
         found.problems.append(str(error))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         found.verdict = "not verified"
         found.problems.append(f"a file is missing, or not in a form that is known ({type(error).__name__}: {error}).")
     try:
@@ -219,6 +219,7 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
         "aggregation": aggregation,
         **(dict.fromkeys(("server_epsilon", "hostile_clients_epsilon")) if aggregation == "plain" else {}),
         "for_release": not simulated if "release" in tables.get("run", {}) else None,
+        **({} if "run" in ledger.header.about else dict.fromkeys(PROJECT)),
         "method": tables.get("method", {}).get("name"),
         "dataset": tables.get("data", {}).get("name"),
         "noise_placement": last.noise_placement if isinstance(last, Release) else "local steps",

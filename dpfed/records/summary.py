@@ -40,6 +40,8 @@ _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_p
 """Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
 _IF_ANY = (*_OF_MASKS, "certificate", "gpu", "project_delta", "public_samples", "public_samples_alone")
 """Keys that summary.json does not contain if their value is None."""
+PROJECT = ("project_ledger", "project_epsilon", "project_delta", "project_condition", "project_head")
+"""Keys without a value in a run that is charged to no project."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
 

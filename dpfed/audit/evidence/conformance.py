@@ -26,6 +26,7 @@ from dpfed.errors import DpfedError
 from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.records.reading import InvalidRecord, Unavailable
+from dpfed.records.summary import PROJECT
 from dpfed.runs.summary import certificate_claim
 
 _SAME = 1e-6
@@ -111,6 +112,7 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
         "aggregation": config.aggregation.kind,
         "seed": config.run.seed,
         "for_release": config.run.for_release,
+        **({} if "run" in header.about else dict.fromkeys(PROJECT)),
         **values_from_ledger(files),
     }
     wrong = [

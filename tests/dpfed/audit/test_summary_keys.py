@@ -15,8 +15,7 @@ from dpfed.runs.protection import limitation_on_nodes
 from .run_folders import copied, run
 
 UNCHECKED = {
-    "device", "interrupted_charges", "local_training", "notes", "processes", "project_condition", "project_epsilon",
-    "project_head", "project_ledger", "seconds", "stopped_by",
+    "device", "interrupted_charges", "local_training", "notes", "processes", "seconds", "stopped_by",
 }  # fmt: skip
 OF_METRICS = "metrics.jsonl: scores and epsilon before the last round"
 WAYS = {

@@ -203,12 +203,13 @@ def changed(bundle, tmp_path, change):
     return folder
 
 
-@pytest.mark.parametrize("cohort", ["inf", "1" + "0" * 400])
-def test_a_number_beyond_all_floats_in_the_configuration_is_refused(bundle, tmp_path, cohort):
+@pytest.mark.parametrize("number", ["cohort = inf", "cohort = 1" + "0" * 400, "clients = 0"])
+def test_a_number_beyond_all_bounds_in_the_configuration_is_refused(bundle, tmp_path, number):
     """The ledger binds this configuration, as a forger makes it."""
 
     def change(folder):
-        rewritten("config.toml", "cohort = 60", f"cohort = {cohort}")(folder)
+        key = number.partition(" ")[0]
+        rewritten("config.toml", {"cohort": "cohort = 60", "clients": "clients = 600"}[key], number)(folder)
         tables = tomllib.loads((folder / "config.toml").read_text())
         change_lines(header(binding={"configuration": configuration_hash(tables)}))(folder)
 
