@@ -30,6 +30,8 @@ class Public:
     note: str
 
 
+_SHARED = "nor is the information that they share with other samples of their clients"
+
 Validation = Public
 """Training samples without a client; hyperparameters are chosen on them instead of the test half."""
 
@@ -51,6 +53,8 @@ def validation_samples(
         f"{len(labels)} training samples are set aside for validation: their scores are published without "
         "noise, and so are choices made by these scores"
     )
+    if whole.natural_clients:
+        note += f"; they are not protected, {_SHARED}"
     return rest, _set_aside(inputs, labels, device, note)
 
 
@@ -108,7 +112,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
             "they are not protected by the stated epsilon"
         )
         if whole.natural_clients:
-            note += ", nor is the information that they share with other samples of their clients"
+            note += f", {_SHARED}"
     else:
         other = _load_dataset(limits, limits.public_from)
         if other.has_integers != whole.has_integers:

@@ -1,14 +1,18 @@
 """data.validation: samples that nobody trains on, scored beside the test half."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from dpfed import data
+from dpfed.data.samples import public_samples, validation_samples
 from dpfed.errors import ConfigError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+from dpfed.seeds import Seeds
 
 
 def rows(inputs):
@@ -26,6 +30,16 @@ def test_no_client_holds_a_validation_sample(tiny_config):
     assert experiment.method.clients.partition.sizes.sum() == len(experiment.dataset.train_labels)
     assert np.array_equal(experiment.dataset.test_labels, whole.test_labels)
     assert any("200 training samples are set aside for validation" in note for note in experiment.not_protected)
+
+
+def test_samples_of_natural_clients_say_what_they_share(tiny_config):
+    """Their clients are the unit of [privacy], and scores of each round are published without noise."""
+    whole, config = data.load("digits"), tiny_config("data.validation=200", "data.public=100")
+    owned = replace(whole, train_clients=np.arange(len(whole.train_labels)) % 7, natural_clients=7)
+    for samples in (validation_samples, public_samples):
+        for given, shared in ((whole, False), (owned, True)):
+            note = samples(config, given, Seeds(root=0), torch.device("cpu"))[1].note
+            assert ("nor is the information that they share with other samples" in note) == shared
 
 
 def test_the_score_is_that_of_the_saved_model_on_those_samples(tiny_config, tmp_path):
