@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from accounting.budget import Plan
 from accounting.budget.certificates import Certificate
 from accounting.compose.readings import Readings
+from accounting.ledger.planned import FIXED
 from accounting.rounding import downwards, upwards
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def privacy_statement(summary: Summary) -> str:
         words += (
             f" Epsilon also includes {summary.interrupted_charges} rounds that were interrupted after their charge."
         )
+    words += "".join(f" Condition: {note}." for note in summary.notes if "depend on results" in note or FIXED in note)
     if summary.randomness == "simulated":
         words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
     return words

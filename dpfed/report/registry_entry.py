@@ -215,8 +215,8 @@ def _privacy_loss_fields(summary: Summary) -> dict[str, object]:
             "epsilon": float(upwards(summary.epsilon)),
             "delta": float(upwards(summary.delta)),
         },
-        "privacy_parameters_details": "Upper bounds, rounded upwards, computed from the ledger of all releases. "
-        + " ".join(f"Note: {note}." for note in summary.notes),
+        "privacy_parameters_details": "Upper bounds, rounded upwards, computed from the ledger of all releases."
+        + "".join(f" Note: {note}." for note in summary.notes),
     }
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import bundles
 import jsonschema
 import pytest
-from run_folders import PRIVATE, run_folder
+from run_folders import PRIVATE, run_folder, summary
 
 from accounting import Gaussian, Header, Ledger, PoissonSampling, subsample
 from dpfed.cli import status
 from dpfed.records.summary import read_finished
 from dpfed.report.ledger_text import ledger_text
+from dpfed.report.privacy_text import privacy_statement
 from dpfed.report.registry_entry import QUESTIONS, StatementAnswers, ask_questions, model_card, registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
@@ -211,6 +212,13 @@ def test_a_registry_entry_states_the_conditions_of_its_epsilon(tmp_path):
     folder = run_folder(tmp_path / "run", **(PRIVATE | {"notes": ["epsilon holds if interruptions were accidents"]}))
     entry = registry_entry(folder, read_finished(folder), StatementAnswers())
     assert "interruptions were accidents" in entry["deployment"]["privacy_loss"]["privacy_parameters_details"]
+
+
+def test_a_sentence_states_the_conditions_of_the_run():
+    """Rounds that were repeated, or had no result, may not depend on results: the sentence said nothing of it."""
+    again = "40 rounds were charged again: epsilon holds if the interruptions did not depend on results"
+    words = privacy_statement(summary(**PRIVATE, interrupted_charges=40, notes=["a large epsilon", again]))
+    assert words.endswith(f"interrupted after their charge. Condition: {again}.")
 
 
 @pytest.fixture
