@@ -186,8 +186,11 @@ def _expected_values(ledger: Ledger, summary: Summary, tables: dict[str, Any]) -
     last, mechanism = releases[-1], ledger.mechanism() if record is None else None
     planned = ledger.header.plan
     rounds = max(one.round for one in ledger.entries) + 1
-    if planned is not None and planned.rounds is not None and planned.epsilon is None and rounds > planned.rounds:
-        raise _Problem(f"ledger.jsonl: has {rounds} rounds, of which {planned.rounds} were planned.")
+    most, length = federation["rounds"], None if planned is None or planned.epsilon is not None else planned.rounds
+    if rounds > most or length not in (None, most):
+        raise _Problem(f"config.toml has {most} rounds, ledger.jsonl {rounds}, its plan {length or 'no number'}.")
+    if private.get("delta", delta) != delta:
+        raise _Problem(f"config.toml: delta is {private['delta']}, the ledger's is {delta}.")
     if summary.certificate is not None and mechanism is not None:
         certificates.sampled_run(mechanism)  # raises AccountingError unless such a mechanism can have a certificate
     released = [] if mechanism is None else [part for part, _ in parts_of(mechanism)]

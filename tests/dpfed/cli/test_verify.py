@@ -246,6 +246,13 @@ def test_a_sentence_that_says_more_than_was_released_is_refused(bundle, tmp_path
     assert both(folder, head_of(bundle))[::2] == ("refused", "refused")
 
 
+def test_rounds_that_the_configuration_plans_are_those_of_the_ledger(bundle, tmp_path):
+    """No hash binds them, since a run with a budget may be prolonged; 200 of 20 rounds were verified."""
+    for number in ("200", "10"):
+        folder = changed(bundle, tmp_path / number, rewritten("config.toml", "rounds = 20", f"rounds = {number}"))
+        assert both(folder, head_of(bundle))[::2] == ("refused", "refused")
+
+
 def test_a_signature_counts_only_with_a_key_from_outside(bundle, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(bundle, folder)
