@@ -222,6 +222,12 @@ class PrivateCoins(Private):
         return self.coins if seen else subsample(self.coins, self.sampling)
 
     def release(self, now: Round) -> Release:
+        bound = self.coins.l2_clip
+        if bound is not None and math.sqrt(self.trials) * now.clip_norm > bound * (1 + 1e-9):
+            raise ConfigError(
+                f"round {now.number}: its clip norm {now.clip_norm} is above that of the charge. With Bernoulli samples no "
+                "server.rule may raise clip_norm: their noise does not follow it."
+            )
         detail: dict[str, float] = {"dimension": now.projection.sent, "edge": self.edge}
         if self.coins.linf_clip is not None:
             detail["linf_clip"] = self.coins.linf_clip

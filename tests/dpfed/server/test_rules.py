@@ -1,6 +1,7 @@
 """Server rules: the noisy step, the Beta posterior with its reset schedules, and rules of a user's own."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -127,6 +128,26 @@ def test_a_rule_that_forgets_the_number_of_the_round_ends_the_run(tiny_config, a
     refused(
         ConfigError, "must return a state of round 1", run_round, made.start, made.method, seeds=made.seeds, ledger=None
     )
+
+
+@pytest.mark.parametrize(("factor", "noise"), [(1.0, "coins"), (4.0, "coins"), (4.0, "gaussian")])
+def test_a_rule_may_raise_the_clip_norm_only_where_the_noise_follows_it(tiny_config, factor, noise):
+    """Moves of .05, .2 and .8 were charged as three of .05: epsilon .0331 was stated, and is 3.0444."""
+
+    class Moves(SignSteps):
+        def step(self, state, mean_move, *, count):
+            return replace(super().step(state, mean_move, count=count), clip_norm=factor * state.clip_norm)
+
+    server.register("moves")(Moves)
+    signs = ("method.name=stochastic-sign", "method.options.bound=0.05", "privacy.noise=coins", "privacy.clip_norm=.05")
+    more, without = (signs, ["privacy"]) if noise == "coins" else ((), [])
+    made = build(tiny_config("server.rule=moves", *more, without=without))
+    second = run_round(made.start, made.method, seeds=made.seeds, ledger=None)
+    again = partial(run_round, second, made.method, seeds=made.seeds, ledger=None)
+    if noise == "coins" and factor > 1:
+        refused(ConfigError, "no server.rule may raise clip_norm", again)
+    else:
+        again()
 
 
 def test_what_is_no_rule_is_refused(tiny_config):
