@@ -278,6 +278,17 @@ def test_an_audit_of_fewer_rounds_is_no_answer(pack, tmp_path):
         assert one["answer"] == answer
 
 
+def test_a_pack_states_the_condition_of_a_projects_epsilon(pack, tmp_path):
+    values = {"project_ledger": "p", "project_epsilon": 3.0, "project_delta": 1e-5, "project_condition": "if so"}
+    text = (pack / "summary.json").read_text()
+    (pack / "summary.json").write_text(json.dumps(json.loads(text) | values, indent=2))
+    assert status(["report", str(pack), "--pack", str(tmp_path / "pack"), "--json"]) == 0
+    found = json.loads((tmp_path / "pack" / "pack.json").read_text())
+    answers = [a["answer"] for s in found["sections"] for a in s["answers"] if "project_epsilon: 3" in a["answer"]]
+    assert len(answers) == 2
+    assert all("project_condition: if so" in answer for answer in answers)
+
+
 def test_rounds_with_gaps_are_not_said_to_be_all_rounds(pack):
     """The page's text of releases in rounds 1, 2, 3, and 6."""
     assert ledger_text(pack / "ledger.jsonl").lines[0].startswith("Rounds 1 to 3: ")
