@@ -269,9 +269,16 @@ def budget_map(
         others.append(one.notes(z, count))
     notes = tuple(dict.fromkeys([*conditions, *(note for note in others[0] if note in others[1])]))
     return BudgetMap(
-        plan=plan, x_axis=axes[0], y_axis=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant,
+        plan=plan,
+        x_axis=axes[0],
+        y_axis=axes[1],
+        x=x,
+        y=y,
+        epsilon=epsilon,
+        fixed=fixed,
+        accountant=accountant,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _has_grid_account(plan: Plan) -> bool:
