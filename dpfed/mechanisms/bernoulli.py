@@ -225,8 +225,8 @@ class PrivateCoins(Private):
         bound = self.coins.l2_clip
         if bound is not None and math.sqrt(self.trials) * now.clip_norm > bound * (1 + 1e-9):
             raise ConfigError(
-                f"round {now.number}: its clip norm {now.clip_norm} is above that of the charge. With Bernoulli samples "
-                "no server.rule may raise clip_norm: their noise does not follow it."
+                f"round {now.number}: its clip norm {now.clip_norm} is above that of the charge. With Bernoulli "
+                "samples no server.rule may raise clip_norm: their noise does not follow it."
             )
         detail: dict[str, float] = {"dimension": now.projection.sent, "edge": self.edge}
         if self.coins.linf_clip is not None:
