@@ -35,6 +35,8 @@ from curves import plot_curves  # noqa: E402
 
 METHODS = {
     "fedavg": "FedAvg",
+    "fedavg-topk": "FedAvg-topk",
+    "fedavg-randk": "FedAvg-randk",
     "dp-fedavg": "DP-FedAvg",
     "fed-smp-topk": "Fed-SMP top-k",
     "fed-smp-randk": "Fed-SMP rand-k",
@@ -45,8 +47,11 @@ FIELDS = (
     "noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
     "device",
 )  # fmt: skip
-PICTURED = {("FedAvg", ""), ("DP-FedAvg", ""), ("Fed-SMP top-k", "0.005"), ("Fed-SMP rand-k", "0.4")}
-"""Methods and ratios in curves.png: Table I's main rows."""
+PICTURED = {
+    ("FedAvg", ""), ("DP-FedAvg", ""), ("Fed-SMP top-k", "0.005"), ("Fed-SMP rand-k", "0.4"),
+    ("Fed-SMP rand-k", "0.05"), ("FedAvg-randk", "0.05"), ("FedAvg-topk", "0.005"),
+}  # fmt: skip
+"""Methods and ratios in curves.png: main rows of Table I and of Figure 3."""
 NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
 
@@ -178,7 +183,12 @@ def table(lines: list[dict[str, Any]]) -> str:
 def neighbours(row: str) -> str:
     """Return the neighbours that the epsilon of a row's sampler is for: fixed size as published, Poisson otherwise."""
     block = row.partition(", ")[2]
-    return {"": "", "as published": "replace-one", "the clients' public period": "replace-one"}.get(block, "add-remove")
+    return {
+        "": "",
+        "shared coordinates": "",
+        "as published": "replace-one",
+        "the clients' public period": "replace-one",
+    }.get(block, "add-remove")
 
 
 def mean_of_seeds(points: list[dict[str, Any]]) -> dict[str, float | None]:
