@@ -241,7 +241,7 @@ CERTIFICATE |= {"bounds": [1e-6, 1e-6], "seed": "ab" * 32, "deterministic": 2.2,
     ids=lambda values: next(iter(values)),
 )
 def test_a_sentence_that_says_more_than_was_released_is_refused(bundle, tmp_path, values):
-    """Forgeries that were verified with the head: a certificate put "epsilon at most 0.01" into the verified sentence."""
+    """Forgeries that passed with the head: a certificate put "epsilon at most 0.01" into the verified sentence."""
     folder = changed(bundle, tmp_path, change_json("summary.json", **values))
     assert both(folder, head_of(bundle))[::2] == ("refused", "refused")
 
